@@ -1,0 +1,108 @@
+# One command per task; `make help` lists them. Needs git, make and Python 3.11 or newer: the rest is installed here.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+# The first interpreter that is new enough.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+BIN := $(VENV)/bin
+# Test processes beside each other (pytest-xdist); 0 runs the tests in one process.
+WORKERS ?= 0
+PARALLEL = -n $(WORKERS) --dist worksteal
+PYTEST_ARGS ?=
+
+PACKAGES := api coordinator ltm changetables
+SOURCES := $(PACKAGES) tests bench
+# What ruff looks at: folders that exist.
+LINTED = $(wildcard $(SOURCES))
+
+VENV_STAMP := $(VENV)/.stamp-venv
+FILE_LIST := $(VENV)/.package-files
+# Beside the tree of links that the installation points to: whoever removes that removes these too.
+BASE_STAMP := build/.stamp-base
+DEV_STAMP := build/.stamp-dev
+POSTGRES_STAMP := $(VENV)/.stamp-postgres
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: help demo install test check static lint types imports fast bench soak format clean FORCE
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: $(BASE_STAMP) ## install into .venv and show Viewtide at work (no PostgreSQL needed)
+	$(BIN)/viewtide demo
+
+install: $(DEV_STAMP) ## install into .venv with all that development needs
+
+test: $(DEV_STAMP) $(POSTGRES_STAMP) ## all tests, with full Hypothesis settings
+	VIEWTIDE_TEST_PROFILE=full $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+check: static fast ## lint, types, import rules and the fast tests: under two minutes
+
+static: lint types imports ## lint, types and import rules
+
+lint: $(DEV_STAMP) ## ruff, lint and format
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+
+# mypy reports paths inside the installed tree of links; the reader wants those of the repository.
+types: $(DEV_STAMP) ## mypy, strict, on all packages
+	$(BIN)/mypy | sed -E -e 's#^build/__editable__[^/]*/viewtide/((changetables|coordinator|ltm)/)#\1#' \
+		-e 's#^build/__editable__[^/]*/viewtide/#api/#'
+
+imports: $(DEV_STAMP) ## import-linter: the direction of imports, one module per library
+	$(BIN)/lint-imports
+
+fast: $(DEV_STAMP) ## the fast tests, with few Hypothesis examples
+	VIEWTIDE_TEST_PROFILE=dev $(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
+
+bench: $(DEV_STAMP) $(POSTGRES_STAMP) ## the benches, with PostgreSQL as the peer
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+soak: $(DEV_STAMP) $(POSTGRES_STAMP) ## all tests with many more examples and crashes; takes long
+	VIEWTIDE_SOAK=1 $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 $(PYTEST_ARGS)
+
+format: $(DEV_STAMP) ## rewrite the sources: ruff format and the safe fixes
+	$(BIN)/ruff check --fix $(LINTED)
+	$(BIN)/ruff format $(LINTED)
+
+clean: ## remove the virtual environment and everything generated
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV_STAMP):
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Viewtide needs Python 3.11 or newer, and none was found. Install it (Debian: apt-get install python3)," \
+			"or name it: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
+		"Viewtide needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=..." % v[:2])'
+	.ci/system-packages.sh venv $(PYTHON)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet "setuptools>=77"
+	touch $@
+
+# Strict editable mode (a tree of links) is what lets mypy see the mapped packages, and it does not see new files:
+# this list is rewritten only when a file comes or goes, and the installation depends on it.
+$(FILE_LIST): FORCE | $(VENV_STAMP)
+	@find $(PACKAGES) -name __pycache__ -prune -o \( -name '*.py' -o -name py.typed \) -print | LC_ALL=C sort > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(BASE_STAMP): pyproject.toml $(FILE_LIST)
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings editable_mode=strict -e .
+	touch $@
+
+$(DEV_STAMP): pyproject.toml $(FILE_LIST)
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings editable_mode=strict -e '.[dev]'
+	touch $@ $(BASE_STAMP)
+
+$(POSTGRES_STAMP): | $(VENV_STAMP)
+	.ci/system-packages.sh postgres
+	touch $@

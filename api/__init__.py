@@ -1,0 +1,114 @@
+"""Viewtide: transactions and materialized views that stay right, on a key-value store.
+
+Names are loaded on first use (PEP 562), because this module runs on every import of a subpackage.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import aio
+    from .changetables.builder import JoinEdge, JoinTable, Query, avg, count, query, sum  # noqa: A004
+    from .database import Database, column, connect
+    from .errors import (
+        Busy,
+        CommitUnknown,
+        DatabaseError,
+        DataError,
+        Error,
+        IntegrityError,
+        InterfaceError,
+        InternalError,
+        NotSupportedError,
+        OperationalError,
+        ProgrammingError,
+        StaleRead,
+        TransactionConflict,
+        Unavailable,
+        UnsupportedView,
+    )
+    from .reads import Snapshot
+    from .rows import Result, Row, Token
+    from .transaction import Transaction
+    from .view import View
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "changetables.builder": ("JoinEdge", "JoinTable", "Query", "avg", "count", "query", "sum"),
+    "database": ("Database", "column", "connect"),
+    "errors": (
+        "Busy",
+        "CommitUnknown",
+        "DataError",
+        "DatabaseError",
+        "Error",
+        "IntegrityError",
+        "InterfaceError",
+        "InternalError",
+        "NotSupportedError",
+        "OperationalError",
+        "ProgrammingError",
+        "StaleRead",
+        "TransactionConflict",
+        "Unavailable",
+        "UnsupportedView",
+    ),
+    "reads": ("Snapshot",),
+    "rows": ("Result", "Row", "Token"),
+    "transaction": ("Transaction",),
+    "view": ("View",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Busy",
+    "CommitUnknown",
+    "DataError",
+    "Database",
+    "DatabaseError",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "JoinEdge",
+    "JoinTable",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Query",
+    "Result",
+    "Row",
+    "Snapshot",
+    "StaleRead",
+    "Token",
+    "Transaction",
+    "TransactionConflict",
+    "Unavailable",
+    "UnsupportedView",
+    "View",
+    "aio",
+    "avg",
+    "column",
+    "connect",
+    "count",
+    "query",
+    "sum",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "aio":
+        return import_module(".aio", __name__)
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'viewtide' has no attribute {name!r}")
+    value: object = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

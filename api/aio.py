@@ -1,0 +1,288 @@
+"""The same API for asyncio: the same names, awaitable.
+
+    db = await vt.aio.connect("shop.db")
+    async with db.transaction() as tx:
+        await tx.insert("events", {"id": 1, "product": 7, "cost": 30})
+
+Short work runs on the loop's own thread, where it is fastest: what the tasks commit in one turn of the loop goes into
+one flush, and the loop waits for that one sync. Long work (creating views and indexes, verify, opening, closing) runs in a
+thread beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from . import database as blocking
+from .changetables.builder import Query
+from .changetables.errors import Error
+from .config import CACHE_ROWS
+from .reads import Reads, Snapshot, ViewReads
+from .rows import Result, Row, Token
+from .transaction import Transaction
+from .view import VerifyReport, View, ViewStatus
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def connect(target: str | os.PathLike[str], *, cache_rows: int = CACHE_ROWS) -> AsyncDatabase:
+    """Open a database: a directory (created if missing), or "memory:" for a new private one."""
+    return AsyncDatabase(await asyncio.to_thread(blocking.connect, target, cache_rows=cache_rows))
+
+
+class AsyncReads:
+    """Reads of a snapshot or transaction."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+
+    async def get(self, table: str, key: object = None, /, **columns: object) -> Row | None:
+        return self._reads.get(table, key, **columns)
+
+    async def get_many(self, table: str, keys: Iterable[object]) -> list[Row | None]:
+        return self._reads.get_many(table, keys)
+
+    async def find(self, table: str, /, **columns: object) -> Result:
+        return self._reads.find(table, **columns)
+
+    async def scan(self, table: str, start: object = None, stop: object = None, limit: int | None = None) -> Result:
+        return self._reads.scan(table, start, stop, limit)
+
+    async def join(self, query: Query, start: Mapping[str, object] | None = None) -> Result:
+        return self._reads.join(query, start)
+
+    @property
+    def token(self) -> Token:
+        return self._reads.token
+
+
+class AsyncSnapshot(AsyncReads):
+    _reads: Snapshot
+
+    async def __aenter__(self) -> AsyncSnapshot:
+        self._reads.__enter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reads.close()
+
+    async def close(self) -> None:
+        self._reads.close()
+
+    def view(self, name: str) -> AsyncViewReads:
+        return AsyncViewReads(self._reads.view(name))
+
+
+class AsyncTransaction(AsyncReads):
+    _reads: Transaction
+
+    async def __aenter__(self) -> AsyncTransaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reads._ended is None:
+            if kind is None:
+                await self.commit()
+            else:
+                self._reads.rollback()
+
+    async def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        self._reads.insert(table, rows)
+
+    async def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        self._reads.upsert(table, rows)
+
+    async def update(self, table: str, key: object, changes: Mapping[str, object]) -> bool:
+        return self._reads.update(table, key, changes)
+
+    async def delete(self, table: str, key: object = None, /, **columns: object) -> bool:
+        return self._reads.delete(table, key, **columns)
+
+    async def commit(self) -> Token:
+        return await self._reads.commit_async()
+
+    async def rollback(self) -> None:
+        self._reads.rollback()
+
+    def view(self, name: str) -> AsyncViewReads:
+        return AsyncViewReads(self._reads.view(name))
+
+
+class AsyncViewReads:
+    """A view at the timestamp of a snapshot or transaction."""
+
+    def __init__(self, view: ViewReads) -> None:
+        self._view = view
+        self.name = view.name
+
+    async def get(self, key: object = None, /, **columns: object) -> Row | None:
+        return self._view.get(key, **columns)
+
+    async def scan(self, start: object = None, stop: object = None, limit: int | None = None) -> Result:
+        return self._view.scan(start, stop, limit)
+
+    async def rows(self) -> Result:
+        return self._view.rows()
+
+
+class AsyncView:
+    """`db.view(name)`."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.name = view.name
+
+    async def get(
+        self,
+        key: object = None,
+        /,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+        **columns: object,
+    ) -> Row | None:
+        return self._view.get(key, at_least=at_least, latest=latest, max_lag=max_lag, **columns)
+
+    async def scan(
+        self,
+        start: object = None,
+        stop: object = None,
+        limit: int | None = None,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+    ) -> Result:
+        return self._view.scan(start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
+
+    async def rows(
+        self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
+    ) -> Result:
+        return self._view.rows(at_least=at_least, latest=latest, max_lag=max_lag)
+
+    async def to_arrow(self) -> pyarrow.Table:
+        return self._view.to_arrow()
+
+    async def to_pandas(self) -> pandas.DataFrame:
+        return self._view.to_pandas()
+
+    async def status(self) -> ViewStatus:
+        return self._view.status()
+
+    async def explain(self) -> str:
+        return self._view.explain()
+
+    async def refresh(self) -> int:
+        return self._view.refresh()
+
+    async def set_refresh(self, refresh: str) -> None:
+        self._view.set_refresh(refresh)
+
+    async def verify(self) -> VerifyReport:
+        return await asyncio.to_thread(self._view.verify)
+
+
+class AsyncDatabase:
+    """An open database for the tasks of one or more loops."""
+
+    def __init__(self, database: blocking.Database) -> None:
+        self._database = database
+
+    async def __aenter__(self) -> AsyncDatabase:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._database.close)
+
+    def transaction(self) -> AsyncTransaction:
+        return AsyncTransaction(self._database.transaction())
+
+    def snapshot(self) -> AsyncSnapshot:
+        return AsyncSnapshot(self._database.snapshot())
+
+    async def run(
+        self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `Database.run`, for a coroutine function."""
+        give_up = time.monotonic() + blocking.RUN_DEADLINE_MS / 1000
+        for backoff_ms in blocking.backoffs_ms():
+            try:
+                async with self.transaction() as tx:
+                    return await function(tx, *args, **kwargs)
+            except Error as error:
+                if not error.retryable or time.monotonic() + backoff_ms / 1000 > give_up:
+                    raise
+            await asyncio.sleep(backoff_ms / 1000)
+        raise AssertionError("backoffs never end")
+
+    def transactional(
+        self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[T]]
+    ) -> Callable[P, Awaitable[T]]:
+        @functools.wraps(function)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return await self.run(function, *args, **kwargs)
+
+        return call
+
+    async def create_table(
+        self,
+        name: str,
+        columns: Mapping[str, object],
+        key: str | Sequence[str],
+        indexes: Iterable[str | Sequence[str]] = (),
+    ) -> None:
+        await asyncio.to_thread(self._database.create_table, name, columns, key, indexes)
+
+    async def drop_table(self, name: str) -> None:
+        await asyncio.to_thread(self._database.drop_table, name)
+
+    async def add_column(self, table: str, name: str, type: object) -> None:  # noqa: A002
+        await asyncio.to_thread(self._database.add_column, table, name, type)
+
+    async def drop_column(self, table: str, name: str) -> None:
+        await asyncio.to_thread(self._database.drop_column, table, name)
+
+    async def create_index(self, table: str, columns: str | Sequence[str]) -> None:
+        await asyncio.to_thread(self._database.create_index, table, columns)
+
+    async def drop_index(self, table: str, columns: str | Sequence[str]) -> None:
+        await asyncio.to_thread(self._database.drop_index, table, columns)
+
+    async def create_view(self, name: str, definition: str | Query, *, refresh: str = "sync") -> AsyncView:
+        view = await asyncio.to_thread(self._database.create_view, name, definition, refresh=refresh)
+        return AsyncView(view)
+
+    async def drop_view(self, name: str, *, cascade: bool = False) -> None:
+        await asyncio.to_thread(self._database.drop_view, name, cascade=cascade)
+
+    def view(self, name: str) -> AsyncView:
+        return AsyncView(self._database.view(name))
+
+    async def tables(self) -> list[str]:
+        return self._database.tables()
+
+    async def views(self) -> list[str]:
+        return self._database.views()
+
+    async def status(self) -> blocking.DatabaseStatus:
+        return self._database.status()
+
+    async def explain_view(self, definition: str | Query) -> str:
+        return await asyncio.to_thread(self._database.explain_view, definition)

@@ -1,0 +1,410 @@
+"""The database as users hold it: tables, views, transactions."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from .changetables.builder import Query
+from .changetables.definition import Definition
+from .changetables.errors import (
+    Error,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+)
+from .changetables.expressions import Aggregate, Call, ColumnRef, Expression
+from .changetables.plan import compile_view, needed_indexes
+from .changetables.rows import coerce
+from .changetables.schema import Column, Index, Table
+from .changetables.types import type_of
+from .config import CACHE_ROWS, Config
+from .coordinator.build import build_index, build_view
+from .ltm.catalog import View as CatalogView
+from .names import nearest
+from .node import Node, open_directory, open_memory
+from .reads import Snapshot, unknown_table, view_rows
+from .transaction import Transaction
+from .view import View, check_refresh
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: `run` gives up after this long unless told otherwise.
+RUN_DEADLINE_MS = 10_000
+_BACKOFF_MS_FIRST = 1.0
+_BACKOFF_MS_MAX = 100.0
+
+_NAME_BYTES_MAX = 255
+
+
+def backoffs_ms() -> Iterator[float]:
+    """How long to wait after each refused attempt: twice as long each time, with chance, so that rivals part."""
+    longest = _BACKOFF_MS_FIRST
+    while True:
+        yield longest * random.uniform(0.5, 1.0)
+        longest = min(longest * 2, _BACKOFF_MS_MAX)
+
+
+def column(type: object, *, nullable: bool = True, default: object = None) -> ColumnSpec:  # noqa: A002
+    """A column with more to say than its type: `vt.column(int, nullable=False, default=0)`."""
+    return ColumnSpec(type, nullable, default)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    type: object
+    nullable: bool
+    default: object
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStatus:
+    """`commits` and `flushes` since the database was opened: their ratio is the size of a group commit."""
+
+    name: str
+    tables: int
+    views: int
+    commits: int
+    flushes: int
+    checkpoints: int
+    replayed: int
+
+
+def connect(target: str | os.PathLike[str], *, cache_rows: int = CACHE_ROWS) -> Database:
+    """Open a database: a directory (created if missing), or "memory:" for a new private one."""
+    config = Config(cache_rows)
+    name = os.fspath(target)
+    if not isinstance(name, str) or not name:
+        raise InterfaceError(f"connect takes a directory or 'memory:', not {target!r}")
+    if name == "memory:":
+        return Database(open_memory(config))
+    scheme = name.partition("://")[0] if "://" in name else ""
+    if scheme:
+        raise NotSupportedError(f"{scheme}:// is not available yet", hint="give a directory or 'memory:'")
+    return Database(open_directory(Path(name), config))
+
+
+class Database:
+    """An open database; many threads may share it. Close it, or use it as a context manager."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._engine = node.engine
+        self._changing = threading.Lock()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Database({self._node.name!r}{', closed' if self._node.closed else ''})"
+
+    def close(self) -> None:
+        """Checkpoint and let go of the directory. Everything that was acknowledged is safe without it, too."""
+        self._node.close()
+
+    # -- transactions
+
+    def transaction(self) -> Transaction:
+        """`with db.transaction() as tx:` commits at the end, rolls back on an exception."""
+        self._node.check_open()
+        return Transaction(self._node)
+
+    def snapshot(self) -> Snapshot:
+        """`with db.snapshot() as s:` reads many tables and views at one timestamp."""
+        self._node.check_open()
+        return Snapshot(self._node)
+
+    def run(
+        self,
+        function: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call `function(tx, ...)` in a transaction and commit; conflicts are retried with backoff until a deadline.
+
+        The function may run more than once, so it should have no other effects than its transaction's.
+        """
+        give_up = time.monotonic() + RUN_DEADLINE_MS / 1000
+        for backoff_ms in backoffs_ms():
+            try:
+                with self.transaction() as tx:
+                    return function(tx, *args, **kwargs)
+            except Error as error:
+                if not error.retryable or time.monotonic() + backoff_ms / 1000 > give_up:
+                    raise
+            time.sleep(backoff_ms / 1000)
+        raise AssertionError("backoffs never end")
+
+    def transactional(self, function: Callable[Concatenate[Transaction, P], T]) -> Callable[P, T]:
+        """Decorator: every call runs as `run` does; the function gets the transaction as its first argument."""
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return self.run(function, *args, **kwargs)
+
+        return call
+
+    # -- tables
+
+    def create_table(
+        self,
+        name: str,
+        columns: Mapping[str, object],
+        key: str | Sequence[str],
+        indexes: Iterable[str | Sequence[str]] = (),
+    ) -> None:
+        """Create a table: columns are types (int, str, ...), SQL type names, or `vt.column(...)`."""
+        self._node.check_open()
+        _check_name("table", name)
+        if not isinstance(columns, Mapping) or not columns:
+            raise InterfaceError("columns must be a mapping of name to type", hint='like {"id": int, "name": str}')
+        made = tuple(_column(name, column_name, spec) for column_name, spec in columns.items())
+        draft = Table(0, name, made, ())
+        key_positions = _positions(draft, key)
+        made = tuple(replace(item, nullable=item.nullable and i not in key_positions) for i, item in enumerate(made))
+        wanted = [_positions(draft, index) for index in indexes]
+        if len(set(wanted)) != len(wanted):
+            raise ProgrammingError(f"table {name!r} has the same index twice")
+        with self._changing:
+            catalog = self._catalog()
+            self._check_free(name)
+            first = catalog.next_id
+            made_indexes = tuple(Index(first + 1 + n, positions) for n, positions in enumerate(wanted))
+            table = Table(first, name, made, key_positions, made_indexes)
+            self._engine.change_catalog(lambda before: before.with_table(table))
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table that no view needs."""
+        with self._changing:
+            table = self._table(name)
+            self._refuse_dependents(f"drop table {name!r}", self._views_on(table))
+            self._engine.change_catalog(lambda before: before.without_table(name))
+
+    def add_column(self, table: str, name: str, type: object) -> None:  # noqa: A002
+        """Add a column online; rows that exist have its default, or NULL."""
+        with self._changing:
+            before = self._table(table)
+            _check_name("column", name)
+            if before.position(name) is not None:
+                raise ProgrammingError(f"table {table!r} has a column {name!r} already")
+            added = _column(table, name, type)
+            if not added.nullable and added.default is None and self._has_rows(before):
+                raise IntegrityError(
+                    f"column {name!r} is NOT NULL and table {table!r} has rows", hint="give it a default"
+                )
+            after = replace(before, columns=(*before.columns, added))
+            self._engine.change_catalog(lambda catalog: catalog.with_table(after))
+
+    def drop_column(self, table: str, name: str) -> None:
+        """Drop a column that no key, index or view needs."""
+        with self._changing:
+            before = self._table(table)
+            position = _position(before, name)
+            if position in before.key:
+                raise ProgrammingError(f"column {name!r} is part of the primary key of table {table!r}")
+            if any(position in index.columns for index in before.indexes):
+                raise ProgrammingError(
+                    f"an index of table {table!r} uses column {name!r}", hint=f"db.drop_index({table!r}, {name!r})"
+                )
+            users = [view for view in self._views_on(before) if _uses(view.definition, table, position)]
+            self._refuse_dependents(f"drop column {name!r} of table {table!r}", users)
+            dropped = replace(before.columns[position], dropped=True, nullable=True, default=None, has_default=False)
+            columns = (*before.columns[:position], dropped, *before.columns[position + 1 :])
+            after = replace(before, columns=columns)
+            self._engine.change_catalog(lambda catalog: catalog.with_table(after))
+
+    def create_index(self, table: str, columns: str | Sequence[str]) -> None:
+        """Index columns of a table; its contents are computed while writers go on."""
+        with self._changing:
+            before = self._table(table)
+            self._create_index(before, _positions(before, columns))
+
+    def drop_index(self, table: str, columns: str | Sequence[str]) -> None:
+        """Drop an index that no view needs."""
+        with self._changing:
+            before = self._table(table)
+            positions = _positions(before, columns)
+            index = next((index for index in before.indexes if index.columns == positions), None)
+            if index is None:
+                raise ProgrammingError(f"table {table!r} has no index on {columns!r}")
+            tables = self._catalog().tables
+            users = [
+                view for view in self._views_on(before) if (table, positions) in needed_indexes(view.definition, tables)
+            ]
+            self._refuse_dependents(f"drop index {columns!r} of table {table!r}", users)
+            self._engine.change_catalog(lambda catalog: catalog.without_index(table, index))
+
+    def tables(self) -> list[str]:
+        """The names of all tables."""
+        return list(self._catalog().tables)
+
+    # -- views
+
+    def create_view(self, name: str, definition: str | Query, *, refresh: str = "sync") -> View:
+        """Register a view by SQL or by the builder; its contents are computed while writers go on."""
+        mode = check_refresh(refresh)
+        with self._changing:
+            self._node.check_open()
+            _check_name("view", name)
+            self._check_free(name)
+            bound = self._bind(definition)
+            for table, positions in needed_indexes(bound, self._catalog().tables):
+                if not any(index.columns == positions for index in self._catalog().tables[table].indexes):
+                    self._create_index(self._catalog().tables[table], positions)
+            text = definition if isinstance(definition, str) else repr(definition)
+            view = CatalogView(self._catalog().next_id, name, bound, mode, text)
+            build_view(self._engine, view)
+        return View(self._node, name)
+
+    def drop_view(self, name: str, *, cascade: bool = False) -> None:
+        """Drop a view."""
+        with self._changing:
+            self._node.check_open()
+            view_rows(name, self._engine.ltm.tables)
+            self._engine.change_catalog(lambda catalog: catalog.without_view(name))
+
+    def view(self, name: str) -> View:
+        """A handle to read the view with."""
+        return View(self._node, name)
+
+    def views(self) -> list[str]:
+        """The names of all views."""
+        return [view.name for view in self._catalog().views.values() if view.ready_ts]
+
+    def explain_view(self, definition: str | Query) -> str:
+        """The propagation plan that a view would have, or UnsupportedView with the reason and its place."""
+        bound = self._bind(definition)
+        tables = dict(self._catalog().tables)
+        for table, positions in needed_indexes(bound, tables):
+            if not any(index.columns == positions for index in tables[table].indexes):
+                # Made with the view; here only so that the plan can name it.
+                tables[table] = replace(tables[table], indexes=(*tables[table].indexes, Index(0, positions)))
+        return compile_view("explained", 0, bound, tables).explain()
+
+    def status(self) -> DatabaseStatus:
+        catalog = self._catalog()
+        engine = self._engine
+        return DatabaseStatus(
+            self._node.name,
+            len(catalog.tables),
+            len(self.views()),
+            engine.commits_count,
+            engine.flushes_count,
+            engine.checkpoints_count,
+            engine.ltm.replayed_count,
+        )
+
+    # -- inside
+
+    def _catalog(self):  # type: ignore[no-untyped-def]
+        self._node.check_open()
+        return self._engine.ltm.tables.catalog
+
+    def _table(self, name: str) -> Table:
+        table = self._catalog().tables.get(name)
+        if table is None:
+            raise unknown_table(name, self._engine.ltm.tables)
+        return table  # type: ignore[no-any-return]
+
+    def _check_free(self, name: str) -> None:
+        catalog = self._catalog()
+        for kind, names in (("table", catalog.tables), ("view", catalog.views)):
+            if name in names:
+                raise ProgrammingError(f"there is a {kind} {name!r} already", hint="choose another name, or drop it")
+
+    def _bind(self, definition: str | Query) -> Definition:
+        tables = self._catalog().tables
+        if isinstance(definition, str):
+            # Imported here: sqlglot takes longer to import than everything else.
+            from .changetables.sql import parse_view
+
+            return parse_view(definition, tables)
+        if isinstance(definition, Query):
+            return definition.bind(tables)
+        raise InterfaceError(f"a view is defined by SQL text or vt.query(...), not {type(definition).__name__}")
+
+    def _create_index(self, table: Table, positions: tuple[int, ...]) -> None:
+        if any(index.columns == positions for index in table.indexes):
+            names = ", ".join(table.columns[position].name for position in positions)
+            raise ProgrammingError(f"table {table.name!r} has an index on {names} already")
+        build_index(self._engine, table.name, positions)
+
+    def _views_on(self, table: Table) -> list[CatalogView]:
+        return [
+            view
+            for view in self._catalog().views.values()
+            if any(source.table == table.name for source in view.definition.sources)
+        ]
+
+    def _refuse_dependents(self, what: str, views: Sequence[CatalogView]) -> None:
+        if views:
+            names = ", ".join(repr(view.name) for view in views)
+            raise ProgrammingError(f"cannot {what}: {names} depend on it", hint="drop them first")
+
+    def _has_rows(self, table: Table) -> bool:
+        with self.snapshot() as snapshot:
+            return len(snapshot.scan(table.name, limit=1)) > 0
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name or len(name.encode(errors="replace")) > _NAME_BYTES_MAX or "\0" in name:
+        raise InterfaceError(f"a {what} name must be text of 1 to {_NAME_BYTES_MAX} bytes, not {name!r}")
+
+
+def _column(table: str, name: str, spec: object) -> Column:
+    _check_name("column", name)
+    if not isinstance(spec, ColumnSpec):
+        return Column(name, type_of(spec))
+    made = Column(name, type_of(spec.type), bool(spec.nullable))
+    if spec.default is None:
+        return made
+    return replace(made, default=coerce(made, spec.default, table), has_default=True)
+
+
+def _positions(table: Table, columns: str | Sequence[str]) -> tuple[int, ...]:
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if not names:
+        raise InterfaceError("a key or index needs at least one column")
+    positions = tuple(_position(table, name) for name in names)
+    if len(set(positions)) != len(positions):
+        raise ProgrammingError(f"a column stands twice in {names!r}")
+    return positions
+
+
+def _position(table: Table, name: str) -> int:
+    position = table.position(name)
+    if position is None:
+        known = [table.columns[visible].name for visible in table.visible()]
+        raise ProgrammingError(f"table {table.name!r} has no column {name!r}", hint=nearest(name, known))
+    return position
+
+
+def _uses(definition: Definition, table: str, position: int) -> bool:
+    sources = {number for number, source in enumerate(definition.sources) if source.table == table}
+
+    def inside(expression: Expression | None) -> bool:
+        if isinstance(expression, ColumnRef):
+            return expression.source in sources and expression.position == position
+        if isinstance(expression, Call):
+            return any(inside(argument) for argument in expression.args)
+        return isinstance(expression, Aggregate) and inside(expression.argument)
+
+    return (
+        any(inside(output.expression) for output in definition.outputs)
+        or any(inside(condition) for condition in (*definition.filters, *(definition.group_by or ())))
+        or any(inside(side) for equality in definition.equalities for side in (equality.left, equality.right))
+    )
+
+

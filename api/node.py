@@ -1,0 +1,114 @@
+"""The one place that wires it all: a directory or memory, a commit log, a store, an LTM and the engine."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from .changetables.errors import InterfaceError, OperationalError
+from .config import Config
+from .coordinator.embedded import Engine, wall_clock_ms
+from .ltm.commit_log.memory import MemoryLog
+from .ltm.commit_log.segments import SegmentLog
+from .ltm.driver import Ltm
+from .ltm.ports import CommitLog, Store
+from .ltm.store.memory import MemoryStore
+
+logger = logging.getLogger("viewtide")
+
+
+class Node:
+    """An open database."""
+
+    def __init__(self, name: str, log: CommitLog, store: Store, config: Config, lock: DirectoryLock | None) -> None:
+        self.name = name
+        self.closed = False
+        self._lock = lock
+        self._session = secrets.randbits(62)
+        self._numbers = itertools.count(1)
+        self.engine = Engine(Ltm(log, store, config.cache_rows, logger.warning), wall_clock_ms)
+        self.engine.start()
+
+    def next_tx_id(self) -> tuple[int, int]:
+        return self._session, next(self._numbers)
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise InterfaceError("the database is closed", hint="open it again with viewtide.connect()")
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.engine.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+
+class DirectoryLock:
+    """One process per directory, and one opener in it. The kernel frees it when its holder dies."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise OperationalError(
+                f"{directory} is open in process {holder}", hint="close it there first; one process per directory"
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._file)
+
+
+def open_memory(config: Config) -> Node:
+    """A new private database that lives as long as the process."""
+    return Node("memory:", MemoryLog(), MemoryStore(), config, None)
+
+
+def open_directory(directory: Path, config: Config) -> Node:
+    """Open or create the database in a directory."""
+    _check_directory(directory)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperationalError(f"cannot create {directory}: {error.strerror}") from error
+    lock = DirectoryLock(directory)
+    try:
+        # Imported here: a database in memory needs no LMDB.
+        from .ltm.store.lmdb import LmdbStore
+
+        store = LmdbStore(directory / "store")
+        try:
+            log = SegmentLog(directory / "log", on_report=logger.warning)
+        except BaseException:
+            store.close()
+            raise
+        try:
+            return Node(str(directory), log, store, config, lock)
+        except BaseException:
+            log.close()
+            store.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check_directory(directory: Path) -> None:
+    if directory.is_dir():
+        names = {entry.name for entry in directory.iterdir()}
+        if names and not names & {"LOCK", "log", "store"}:
+            raise OperationalError(f"{directory} holds something else than a Viewtide database", hint="choose a new path")
+    elif directory.exists():
+        raise OperationalError(f"{directory} is a file", hint="a database is a directory: choose another path")

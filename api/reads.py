@@ -1,0 +1,400 @@
+"""Reads at one timestamp over tables and views: what snapshots and transactions share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, cast
+
+from .changetables.builder import Query
+from .changetables.errors import InterfaceError, ProgrammingError
+from .changetables.keys import prefix_stop, table_range
+from .changetables.plan import LookUp, compile_view, needed_indexes
+from .changetables.types import Row as Values
+from .ltm.participant import rows_by_prefix
+from .ltm.tables import IndexEntries, TableRows, Tables, ViewRows
+from .names import nearest
+from .rows import Columns, Result, Row, Token
+
+if TYPE_CHECKING:
+    from .node import Node
+
+_readers = itertools.count(1)
+
+OwnRows = Mapping[str, Mapping[bytes, Values | None]]
+NO_ROWS: Mapping[bytes, Values | None] = {}
+
+
+class Reads:
+    """Reads at a timestamp that is fixed by the first read. The subclass may add rows of its own (`_own`) and hears
+    of everything that was read (`_read_key`, `_read_range`)."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._ltm = node.engine.ltm
+        self._tables: Tables = self._ltm.tables
+        self._reader = next(_readers)
+        self._snapshot: int | None = None
+        self._ended: str | None = None
+
+    # -- the public reads
+
+    def get(self, table: str, key: object = None, /, **columns: object) -> Row | None:
+        """The row with this primary key (composite: a tuple in key order, or keyword arguments), or None."""
+        rows = self._table(table)
+        values = self._row(rows, rows.codec.key_of(_one_key(key, columns)))
+        return None if values is None else columns_of(rows).row(values)
+
+    def get_many(self, table: str, keys: Iterable[object]) -> list[Row | None]:
+        """`get` for each key, in order."""
+        rows = self._table(table)
+        make = columns_of(rows).row
+        found = [self._row(rows, rows.codec.key_of(key)) for key in keys]
+        return [None if values is None else make(values) for values in found]
+
+    def find(self, table: str, /, **columns: object) -> Result:
+        """The rows whose columns equal the given values, through the primary key or an index."""
+        rows = self._table(table)
+        if not columns:
+            raise InterfaceError("find needs at least one column=value", hint="use scan() to read a whole table")
+        found = self._find(rows, rows.codec.changes(columns))
+        return self._result(columns_of(rows), found)
+
+    def scan(self, table: str, start: object = None, stop: object = None, limit: int | None = None) -> Result:
+        """The rows of start <= key < stop in key order; a shorter tuple stands for a prefix of a composite key."""
+        rows = self._table(table)
+        low, high = _bounds(rows, start, stop)
+        _check_limit(limit)
+        return self._result(columns_of(rows), [values for _, values in self._scan(rows, low, high, limit)])
+
+    def join(self, query: Query, start: Mapping[str, object] | None = None) -> Result:
+        """Run a join of the builder: from the rows that `start` names ({"alias.column": value}) along its edges.
+
+        Without `start` it begins with every row of the first table.
+        """
+        if not isinstance(query, Query):
+            raise InterfaceError("join takes a query", hint="make one with vt.query(...)")
+        self._begin()
+        tables = self._tables.catalog.tables
+        definition = query.bind(tables)
+        for name, columns in needed_indexes(definition, tables):
+            if self._tables.by_name[name].index_on(columns) is None:
+                listed = ", ".join(tables[name].columns[column].name for column in columns)
+                raise ProgrammingError(
+                    f"the join needs an index on {name}({listed})", hint=f"db.create_index({name!r}, {listed!r})"
+                )
+        plan = compile_view("join", 0, definition, {name: tables[name] for name in {s.table for s in definition.sources}})
+        source, rows = self._start_rows(definition.sources, start)
+        running = plan.join_from(source, rows)
+        answers: list[list[object]] | None = None
+        while True:
+            try:
+                wanted = next(running) if answers is None else running.send(answers)
+            except StopIteration as finished:
+                return self._result(Columns(plan.columns), finished.value)
+            answers = self._look_up(wanted, self._tables, self._own_rows(), always=True)
+
+    @property
+    def token(self) -> Token:
+        """The place of these reads in the one order."""
+        return Token(self._begin())
+
+    # -- what subclasses fill in
+
+    def _own(self, rows: TableRows) -> Mapping[bytes, Values | None]:
+        """The rows of this transaction that differ from the snapshot."""
+        return NO_ROWS
+
+    def _own_rows(self) -> OwnRows:
+        return {}
+
+    def _read_key(self, table_id: int, key: bytes) -> None:
+        """`key` was read."""
+
+    def _read_range(self, table_id: int, start: bytes, stop: bytes) -> None:
+        """Everything in the range was read."""
+
+    # -- inside
+
+    def _begin(self) -> int:
+        """Fix the timestamp of all reads."""
+        if self._snapshot is None:
+            self._check_open()
+            self._snapshot = self._ltm.horizon.pin(self._reader)
+        return self._snapshot
+
+    def _end(self, how: str) -> None:
+        self._ended = how
+        self._ltm.horizon.unpin(self._reader)
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise InterfaceError(f"the transaction is {self._ended}", hint="begin a new one with db.transaction()")
+        self._node.check_open()
+
+    def _table(self, name: str) -> TableRows:
+        if self._ended is not None or self._node.closed:
+            self._check_open()
+        rows = self._tables.by_name.get(name)
+        if rows is None:
+            # Tables that were created after this transaction began are as good.
+            self._tables = self._ltm.tables
+            rows = self._tables.by_name.get(name)
+            if rows is None:
+                raise unknown_table(name, self._tables)
+        return rows
+
+    def _row(self, rows: TableRows, key: bytes) -> Values | None:
+        at = self._begin()
+        own = self._own(rows)
+        if key in own:
+            return own[key]
+        self._read_key(rows.table.id, key)
+        return self._ltm.read(rows.versions, key, at)
+
+    def _scan(self, rows: TableRows, start: bytes, stop: bytes, limit: int | None) -> list[tuple[bytes, Values]]:
+        found = list(itertools.islice(self._merged(rows, start, stop), limit))
+        # With a limit, only what was seen was read.
+        stop_read = found[-1][0] + b"\0" if limit is not None and len(found) == limit and found else stop
+        self._read_range(rows.table.id, start, stop_read)
+        return found
+
+    def _merged(self, rows: TableRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
+        """The stored rows with the transaction's own ones in their places."""
+        own = self._own(rows)
+        stored = self._ltm.scan(rows.versions, start, stop, self._begin())
+        if not own:
+            yield from stored
+            return
+        waiting = sorted(key for key, values in own.items() if values is not None and start <= key < stop)
+        position = 0
+        for key, values in stored:
+            while position < len(waiting) and waiting[position] < key:
+                yield waiting[position], own[waiting[position]]  # type: ignore[misc]  # None was left out
+                position += 1
+            if key not in own:
+                yield key, values
+        for key in waiting[position:]:
+            yield key, own[key]  # type: ignore[misc]  # None was left out
+
+    def _find(self, rows: TableRows, wanted: Mapping[int, object]) -> list[Values]:
+        table = rows.table
+        if all(column in wanted for column in table.key):
+            key = rows.codec.keys.encode_checked(tuple(wanted[column] for column in table.key))  # type: ignore[misc]
+            values = self._row(rows, key)
+            found = [] if values is None else [values]
+        else:
+            found = self._find_by_index(rows, wanted)
+        return [values for values in found if all(_equal(values[column], value) for column, value in wanted.items())]
+
+    def _find_by_index(self, rows: TableRows, wanted: Mapping[int, object]) -> list[Values]:
+        usable = [
+            entries for entries in rows.indexes
+            if entries.index.ready and all(column in wanted for column in entries.index.columns)
+        ]  # fmt: skip
+        if usable:
+            best = max(usable, key=lambda entries: len(entries.index.columns))
+            prefix = best.codec.prefix(tuple(wanted[column] for column in best.index.columns))  # type: ignore[misc]
+            own = self._own(rows)
+            return self._by_prefix(rows, best, prefix, own, rows_by_prefix(best, own))
+        leading = list(itertools.takewhile(lambda column: column in wanted, rows.table.key))
+        if leading:
+            prefix = rows.codec.keys.encode_prefix(tuple(wanted[column] for column in leading))  # type: ignore[misc]
+            return [values for _, values in self._scan(rows, prefix, prefix_stop(prefix), None)]
+        names = [rows.table.columns[column].name for column in wanted]
+        raise ProgrammingError(
+            f"no index of table {rows.table.name!r} serves a look-up by {', '.join(names)}",
+            hint=f"db.create_index({rows.table.name!r}, {names[0]!r})",
+        )
+
+    def _by_prefix(
+        self,
+        rows: TableRows,
+        entries: IndexEntries,
+        prefix: bytes,
+        own: Mapping[bytes, Values | None],
+        added: Mapping[bytes, list[Values]],
+    ) -> list[Values]:
+        at = self._begin()
+        stop = prefix_stop(prefix)
+        self._read_range(entries.index.id, prefix, stop)
+        found = []
+        for _, key in self._ltm.scan(entries.versions, prefix, stop, at):
+            if key not in own:
+                self._read_key(rows.table.id, key)
+                values = self._ltm.read(rows.versions, key, at)
+                if values is not None:
+                    found.append(values)
+        return [*found, *added.get(prefix, ())]
+
+    def _look_up(self, look_ups: list[LookUp], tables: Tables, own: OwnRows, always: bool) -> list[list[object]]:
+        """Answer a plan's look-ups at the snapshot; own rows count where the new state is asked for, or `always`."""
+        answers: list[list[object]] = []
+        for look_up in look_ups:
+            rows = tables.by_name[look_up.table]
+            mine = own.get(look_up.table, NO_ROWS) if always or look_up.new else NO_ROWS
+            if look_up.index is None:
+                answers.append([self._row_with(rows, key, mine) for key in look_up.keys])
+            else:
+                entries = tables.indexes[look_up.index][1]
+                added = rows_by_prefix(entries, mine)
+                answers.append([self._by_prefix(rows, entries, prefix, mine, added) for prefix in look_up.keys])
+        return answers
+
+    def _row_with(self, rows: TableRows, key: bytes, mine: Mapping[bytes, Values | None]) -> Values | None:
+        if key in mine:
+            return mine[key]
+        self._read_key(rows.table.id, key)
+        return self._ltm.read(rows.versions, key, self._begin())
+
+    def _start_rows(self, sources: tuple[object, ...], start: Mapping[str, object] | None) -> tuple[int, list[Values]]:
+        aliases = [source.alias for source in sources]  # type: ignore[attr-defined]
+        if start is None:
+            rows = self._table(sources[0].table)  # type: ignore[attr-defined]
+            return 0, [values for _, values in self._scan(rows, *table_range(rows.table.id), None)]
+        parts = {name: name.partition(".") for name in start}
+        named = {alias for alias, _, _ in parts.values()}
+        if len(named) != 1 or not named <= set(aliases):
+            raise ProgrammingError(
+                f"start must name columns of one table of the join as 'alias.column'; aliases are {', '.join(aliases)}"
+            )
+        source = aliases.index(named.pop())
+        rows = self._table(sources[source].table)  # type: ignore[attr-defined]
+        wanted = rows.codec.changes({parts[name][2]: value for name, value in start.items()})
+        return source, self._find(rows, wanted)
+
+    def _result(self, columns: Columns, found: Iterable[Values]) -> Result:
+        make = columns.row
+        return Result(columns, [make(values) for values in found], self._begin())
+
+    # -- views
+
+    def _view_row(self, rows: ViewRows, key: bytes) -> Values | None:
+        self._read_key(rows.view.id, key)
+        return self._ltm.read(rows.versions, key, self._begin())
+
+    def _view_rows(self, rows: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
+        self._read_range(rows.view.id, start, stop)
+        return self._ltm.scan(rows.versions, start, stop, self._begin())
+
+
+class Snapshot(Reads):
+    """Read-only: one timestamp, many tables and views. A context manager."""
+
+    def __enter__(self) -> Snapshot:
+        self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._end("closed")
+
+    def view(self, name: str) -> ViewReads:
+        """The view as of this snapshot."""
+        return ViewReads(self, name)
+
+
+class ViewReads:
+    """A view at the timestamp of a snapshot or transaction."""
+
+    def __init__(self, reads: Reads, name: str) -> None:
+        self._reads = reads
+        self._reads._begin()
+        self._rows = view_rows(name, reads._ltm.tables)
+        self.name = name
+        if self._rows.view.ready_ts > reads._begin():
+            raise ProgrammingError(f"view {name!r} did not exist yet at this snapshot", hint="begin a new one")
+
+    def get(self, key: object = None, /, **columns: object) -> Row | None:
+        """The row of this group; without GROUP BY, `get()` gives the one row."""
+        reads, plan = self._reads, self._rows.plan
+        reads._check_open()
+        values = reads._view_row(self._rows, plan.key_of(view_key(plan.key_columns, key, columns)))
+        if values is not None and plan.present(values):
+            return view_columns(self._rows).row(plan.output(values))
+        empty = plan.empty_output()
+        return None if empty is None else view_columns(self._rows).row(empty)
+
+    def rows(self) -> Result:
+        return self.scan()
+
+    def scan(self, start: object = None, stop: object = None, limit: int | None = None) -> Result:
+        """The rows of start <= key < stop in key order, each as often as its multiplicity."""
+        reads, plan = self._reads, self._rows.plan
+        reads._check_open()
+        _check_limit(limit)
+        low, high = table_range(self._rows.view.id)
+        if start is not None:
+            low = plan.key_of(start)
+        if stop is not None:
+            high = plan.key_of(stop)
+        return reads._result(view_columns(self._rows), self._outputs(low, high, limit))
+
+    def _outputs(self, low: bytes, high: bytes, limit: int | None) -> list[Values]:
+        plan = self._rows.plan
+        stored = self._reads._view_rows(self._rows, low, high)
+        found = list(itertools.islice((plan.output(values) for _, values in stored if plan.present(values)), limit))
+        empty = plan.empty_output()
+        return [empty] if not found and empty is not None and limit != 0 else found
+
+
+def view_key(key_columns: tuple[tuple[str, object, bool], ...], key: object, columns: Mapping[str, object]) -> object:
+    """A view's key from what the caller gave: nothing for a view without GROUP BY."""
+    if not key_columns and key is None and not columns:
+        return ()
+    return _one_key(key, columns)
+
+
+def _one_key(key: object, columns: Mapping[str, object]) -> object:
+    if columns:
+        if key is not None:
+            raise InterfaceError("give the key either by position or by name, not both")
+        return columns
+    return key
+
+
+def _bounds(rows: TableRows, start: object, stop: object) -> tuple[bytes, bytes]:
+    low, high = table_range(rows.table.id)
+    if start is not None:
+        low = rows.codec.prefix_of_key(start)
+    if stop is not None:
+        high = rows.codec.prefix_of_key(stop)
+    return low, high
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InterfaceError(f"limit must be a whole number of at least 0, not {limit!r}")
+
+
+def _equal(value: object, wanted: object) -> bool:
+    return value is wanted or (value == wanted and value is not None)
+
+
+def columns_of(rows: TableRows) -> Columns:
+    if rows.header is None:
+        rows.header = Columns.of_table(rows.table)
+    return cast(Columns, rows.header)
+
+
+def view_columns(rows: ViewRows) -> Columns:
+    if rows.header is None:
+        rows.header = Columns(rows.plan.columns)
+    return cast(Columns, rows.header)
+
+
+def view_rows(name: str, tables: Tables) -> ViewRows:
+    rows = tables.views.get(name)
+    if rows is None or not rows.view.ready_ts:
+        raise ProgrammingError(f"there is no view {name!r}", hint=nearest(name, tables.views))
+    return rows
+
+
+def unknown_table(name: object, tables: Tables) -> ProgrammingError:
+    if name in tables.views:
+        return ProgrammingError(f"{name!r} is a view", hint=f"read it with .view({name!r})")
+    return ProgrammingError(f"there is no table {name!r}", hint=nearest(name, tables.by_name))
+
+

@@ -1,0 +1,188 @@
+"""What reads return: rows, results, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+from .changetables.errors import InterfaceError
+from .changetables.rows import to_api
+from .changetables.schema import Table
+from .changetables.types import Row as Values
+from .changetables.types import Type
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+
+class Columns:
+    """Names, types and positions of a result's columns, shared by all its rows."""
+
+    __slots__ = ("_all", "_converted", "_picked", "names", "positions", "types")
+
+    def __init__(self, columns: Sequence[tuple[str, Type]], picked: Sequence[int] | None = None) -> None:
+        self.names = tuple(name for name, _ in columns)
+        self.types = tuple(type_ for _, type_ in columns)
+        self.positions = {name: position for position, name in enumerate(self.names)}
+        self._picked = tuple(range(len(columns))) if picked is None else tuple(picked)
+        self._converted = any(type_.kind in ("json", "timestamptz") for type_ in self.types)
+        self._all = picked is None or self._picked == tuple(range(len(columns)))
+
+    @classmethod
+    def of_table(cls, table: Table) -> Columns:
+        visible = table.visible()
+        whole = len(visible) == len(table.columns)
+        columns = [(table.columns[position].name, table.columns[position].type) for position in visible]
+        return cls(columns, None if whole else visible)
+
+    def row(self, values: Values) -> Row:
+        """A row from the engine's values."""
+        if not self._all:
+            values = tuple(values[position] for position in self._picked)
+        if self._converted:
+            return Row(self, tuple(to_api(type_, value) for type_, value in zip(self.types, values, strict=True)))
+        return Row(self, values)
+
+
+class Row(Mapping[str, object]):
+    """One row: a read-only mapping in column order, also by position (row[0]) and by attribute (row.cost)."""
+
+    __slots__ = ("_columns", "_values")
+
+    def __init__(self, columns: Columns, values: tuple[object, ...]) -> None:
+        object.__setattr__(self, "_columns", columns)
+        object.__setattr__(self, "_values", values)
+
+    _columns: Columns
+    _values: tuple[object, ...]
+
+    def __getitem__(self, name: str | int) -> object:
+        if isinstance(name, int):
+            return self._values[name]
+        return self._values[self._columns.positions[name]]
+
+    def __getattr__(self, name: str) -> object:
+        position = self._columns.positions.get(name)
+        if position is None:
+            raise AttributeError(f"no column {name!r}; there are {', '.join(self._columns.names)}")
+        return self._values[position]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("rows are read-only; write with a transaction")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns.names)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns.positions
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Row):
+            return self._columns.names == other._columns.names and self._values == other._values
+        if isinstance(other, Mapping):
+            return dict(self.items()) == dict(other.items())
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._columns.names, self._values))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._columns.names]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return dict, (dict(self),)
+
+
+class Result(Sequence[Row]):
+    """Rows of one read, with the timestamp that they are true at."""
+
+    __slots__ = ("_columns", "_rows", "lag_ms", "watermark")
+
+    def __init__(self, columns: Columns, rows: list[Row], watermark: int, lag_ms: float = 0.0) -> None:
+        self._columns = columns
+        self._rows = rows
+        self.watermark = watermark
+        self.lag_ms = lag_ms
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._columns.names
+
+    @property
+    def rowcount(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        return self._rows[index]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Result):
+            return self._rows == other._rows
+        if isinstance(other, list):
+            return self._rows == other
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # compared by content
+
+    def __repr__(self) -> str:
+        return f"Result({self._rows!r}, watermark={self.watermark}, lag_ms={self.lag_ms})"
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The rows as an Arrow table; needs the extra `batch`."""
+        arrow = _pyarrow()
+        columns = zip(*(row.values() for row in self._rows), strict=True) if self._rows else [()] * len(self.columns)
+        arrays = [
+            arrow.array(list(values), type=_arrow_type(arrow, type_))
+            for values, type_ in zip(columns, self._columns.types, strict=True)
+        ]
+        return arrow.table(dict(zip(self.columns, arrays, strict=True)))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas frame; needs pandas and the extra `batch`."""
+        return self.to_arrow().to_pandas()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Token:
+    """Where a commit stands in the one order. Opaque and comparable; give it to `at_least=`."""
+
+    commit_ts: int
+    tx_id: tuple[int, int] = (0, 0)
+
+
+def _pyarrow():  # type: ignore[no-untyped-def]  # an optional module
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InterfaceError("pyarrow is not installed", hint="pip install 'viewtide[batch]'") from error
+    return pyarrow
+
+
+def _arrow_type(arrow, type_: Type):  # type: ignore[no-untyped-def]  # an optional module's types
+    plain = {
+        "float": arrow.float64, "str": arrow.string, "bytes": arrow.binary, "bool": arrow.bool_, "date": arrow.date32,
+    }  # fmt: skip
+    if type_.kind in plain:
+        return plain[type_.kind]()
+    if type_.kind in ("timestamp", "timestamptz"):
+        return arrow.timestamp("us", tz="UTC" if type_.kind == "timestamptz" else None)
+    # Sums of ints may exceed 64 bits, decimals have no fixed scale, json has any shape: Arrow finds the type.
+    return None

@@ -1,0 +1,333 @@
+"""Interactive transactions: reads at a snapshot, writes kept aside, everything validated and applied at commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .changetables.errors import IntegrityError, InterfaceError
+from .changetables.plan import Contribution
+from .changetables.types import Row as Values
+from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request
+from .coordinator.transaction import Transaction as Machine
+from .ltm.tables import TableRows, ViewRows
+from .reads import NO_ROWS, OwnRows, Reads, ViewReads
+from .rows import Token
+
+if TYPE_CHECKING:
+    from .node import Node
+
+
+class Transaction(Reads):
+    """Commits at the end of its `with` block, rolls back on an exception. It belongs to one thread or task.
+
+    Reads see one snapshot and the transaction's own writes. At commit everything that was read, absent keys and ranges
+    included, must still hold; otherwise TransactionConflict is raised and nothing has changed.
+    """
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._request = Request(node.next_tx_id())
+        self._token: Token | None = None
+        self._views: dict[int, dict[bytes, Contribution]] | None = None
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended is None:
+            if kind is None:
+                self.commit()
+            else:
+                self.rollback()
+
+    # -- writes
+
+    def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        """Insert one row or many. A key that exists already: IntegrityError."""
+        target = self._table(table)
+        codec = target.codec
+        intents = self._request.writes.get(table, {})
+        added: dict[bytes, Intent] = {}
+        for item in (rows,) if isinstance(rows, Mapping) else rows:
+            row = codec.row(item)  # type: ignore[arg-type]  # a mapping has no other item
+            key = codec.key(row)
+            before = added.get(key) or intents.get(key)
+            if before is None:
+                if self._exists(target, key):
+                    raise self._duplicate(target, key)
+                added[key] = (ABSENT, row, None, True)
+            else:
+                if _exists_after(before):
+                    raise self._duplicate(target, key)
+                added[key] = (before[0], row, None, True)
+        self._write(target, added)
+
+    def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        """Insert each row, or, where its key exists, update the columns that are given."""
+        target = self._table(table)
+        codec = target.codec
+        added: dict[bytes, Intent] = {}
+        for item in (rows,) if isinstance(rows, Mapping) else rows:
+            row = codec.row(item)  # type: ignore[arg-type]  # a mapping has no other item
+            key = codec.key(row)
+            whole = len(item) == len(target.table.columns)
+            changes = None if whole else codec.changes(item)  # type: ignore[arg-type]
+            before = added.get(key) or self._intent(target, key)
+            if before is None or changes is None:
+                added[key] = (ANY if before is None else before[0], row, changes, True)
+            else:
+                added[key] = _then_merge(before, changes, row)
+        self._write(target, added)
+
+    def update(self, table: str, key: object, changes: Mapping[str, object]) -> bool:
+        """Change columns of a row; says whether the row existed. A new key moves the row."""
+        target = self._table(table)
+        encoded = target.codec.key_of(key)
+        wanted = target.codec.changes(changes)
+        if any(position in wanted for position in target.table.key):
+            return self._move(target, encoded, wanted)
+        before = self._intent(target, encoded)
+        if before is None:
+            if not self._exists_at_snapshot(target, encoded):
+                return False
+            self._write(target, {encoded: (PRESENT, None, wanted, True)})
+            return True
+        if not _exists_after(before):
+            return False
+        self._write(target, {encoded: _then_merge(before, wanted, None)})
+        return True
+
+    def delete(self, table: str, key: object = None, /, **columns: object) -> bool:
+        """Delete a row; says whether it existed."""
+        target = self._table(table)
+        if columns and key is not None:
+            raise InterfaceError("give the key either by position or by name, not both")
+        encoded = target.codec.key_of(columns or key)
+        before = self._intent(target, encoded)
+        if before is None:
+            if not self._exists_at_snapshot(target, encoded):
+                return False
+            self._write(target, {encoded: (PRESENT, None, None, True)})
+            return True
+        existed = _exists_after(before)
+        if existed:
+            # What this transaction itself inserted leaves no trace but its expectation.
+            self._write(target, {encoded: (before[0], None, None, before[0] != ABSENT)})
+        return existed
+
+    # -- the end
+
+    def commit(self) -> Token:
+        """Make everything durable and visible, or nothing: then an error says why."""
+        self._check_open()
+        if not self._prepare():
+            return self._finish(self._begin())
+        try:
+            return self._finish(self._node.engine.commit(self._request))
+        except BaseException:
+            self._end("rolled back")
+            raise
+
+    async def commit_async(self) -> Token:
+        """`commit` for a task: the loop goes on while others join the same flush."""
+        self._check_open()
+        if not self._prepare():
+            return self._finish(self._begin())
+        try:
+            return self._finish(await self._node.engine.commit_async(self._request))
+        except BaseException:
+            self._end("rolled back")
+            raise
+
+    def rollback(self) -> None:
+        """Forget everything."""
+        self._check_open()
+        self._end("rolled back")
+
+    def _prepare(self) -> bool:
+        """Ready for commit? A transaction that wrote nothing needs none: it happened at its snapshot."""
+        self._request.snapshot = self._snapshot
+        return bool(self._request.writes)
+
+    def _finish(self, commit_ts: int) -> Token:
+        self._token = Token(commit_ts, self._request.tx_id)
+        self._end("committed")
+        return self._token
+
+    @property
+    def token(self) -> Token:
+        """Where the commit stands in the one order; of a read-only transaction, its read timestamp."""
+        if self._token is None:
+            if self._ended is None:
+                raise InterfaceError("a transaction has its token after the commit", hint="read it after the with block")
+            self._check_open()
+        assert self._token is not None
+        return self._token
+
+    def view(self, name: str) -> ViewReads:
+        """The view at this transaction's snapshot, with its own writes."""
+        return ViewReads(self, name)
+
+    # -- inside
+
+    def _write(self, target: TableRows, intents: dict[bytes, Intent]) -> None:
+        self._views = None
+        if not intents:
+            return
+        name = target.table.name
+        known = self._request.writes.get(name)
+        if known is None:
+            self._request.writes[name] = intents
+            self._request.tables[name] = target
+        else:
+            known.update(intents)
+
+    def _intent(self, target: TableRows, key: bytes) -> Intent | None:
+        intents = self._request.writes.get(target.table.name)
+        return None if intents is None else intents.get(key)
+
+    def _exists(self, target: TableRows, key: bytes) -> bool:
+        """For an insert: a wrong "no" is found at commit, a "yes" must be right."""
+        if self._snapshot is None:
+            seen = target.versions.at(key, self._ltm.horizon.durable_ts)
+            if seen is not None and seen[1] is None:
+                return False
+            horizon, reader = self._ltm.horizon, -self._reader
+            try:
+                return self._ltm.read(target.versions, key, horizon.pin(reader)) is not None
+            finally:
+                horizon.unpin(reader)
+        return self._ltm.read(target.versions, key, self._snapshot) is not None
+
+    def _exists_at_snapshot(self, target: TableRows, key: bytes) -> bool:
+        """Only existence is read: a concurrent change of other columns is no conflict. The intent expects PRESENT; an
+        absent key counts as read, so that somebody else's insert is a conflict."""
+        exists = self._ltm.read(target.versions, key, self._begin()) is not None
+        if not exists:
+            self._read_key(target.table.id, key)
+        return exists
+
+    def _duplicate(self, target: TableRows, key: bytes) -> IntegrityError:
+        values = ", ".join(map(repr, target.codec.keys.decode(key)))
+        return IntegrityError(
+            f"row {values} of table {target.table.name!r} exists already", hint="use upsert to insert or update"
+        )
+
+    def _move(self, target: TableRows, key: bytes, wanted: Mapping[int, object]) -> bool:
+        row = self._row(target, key)
+        if row is None:
+            return False
+        values = list(row)
+        for position, value in wanted.items():
+            values[position] = value  # type: ignore[call-overload]  # `wanted` holds checked values
+        moved = tuple(values)
+        new_key = target.codec.key(moved)
+        if new_key != key:
+            if self._row(target, new_key) is not None:
+                raise self._duplicate(target, new_key)
+            before, there = self._intent(target, key), self._intent(target, new_key)
+            leave: Intent = (PRESENT, None, None, True) if before is None else (before[0], None, None, before[0] != ABSENT)
+            self._write(target, {key: leave, new_key: (ABSENT if there is None else there[0], moved, None, True)})
+        else:
+            before = self._intent(target, key)
+            self._write(target, {key: (PRESENT if before is None else before[0], moved, None, True)})
+        return True
+
+    def _own(self, rows: TableRows) -> Mapping[bytes, Values | None]:
+        intents = self._request.writes.get(rows.table.name)
+        if not intents:
+            return NO_ROWS
+        at = self._begin()
+        own: dict[bytes, Values | None] = {}
+        for key, intent in intents.items():
+            stored = None
+            if intent[2] is not None or not intent[3]:
+                stored = self._ltm.read(rows.versions, key, at)
+            own[key] = _effective(intent, stored)
+        return own
+
+    def _own_rows(self) -> OwnRows:
+        return {name: self._own(self._tables.by_name[name]) for name in self._request.writes}
+
+    def _read_key(self, table_id: int, key: bytes) -> None:
+        self._request.keys.add((table_id, key))
+
+    def _read_range(self, table_id: int, start: bytes, stop: bytes) -> None:
+        self._request.ranges.append((table_id, start, stop))
+
+    # -- views with the transaction's own writes
+
+    def _view_row(self, rows: ViewRows, key: bytes) -> Values | None:
+        stored = super()._view_row(rows, key)
+        contribution = self._contributions(rows).get(key)
+        return stored if contribution is None else rows.plan.refresh(stored, contribution)
+
+    def _view_rows(self, rows: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
+        stored = super()._view_rows(rows, start, stop)
+        contributions = self._contributions(rows)
+        if not contributions:
+            return stored
+        found = dict(stored)
+        for key, contribution in contributions.items():
+            if start <= key < stop:
+                row = rows.plan.refresh(found.get(key), contribution)
+                if row is None:
+                    found.pop(key, None)
+                else:
+                    found[key] = row
+        return iter(sorted(found.items()))
+
+    def _contributions(self, rows: ViewRows) -> Mapping[bytes, Contribution]:
+        """What the writes so far do to the view: the same machine that commits them, run at the snapshot."""
+        if self._views is None:
+            at = self._begin()
+            self._request.snapshot = at
+            tables = self._ltm.tables
+            machine = Machine(self._request, tables)
+            old = {}
+            for name, intents in self._request.writes.items():
+                target = tables.by_name[name]
+                old[name] = [self._ltm.read(target.versions, key, at) for key in intents]
+                # The old rows are part of what is shown, so they are read for good.
+                for key in intents:
+                    self._read_key(target.table.id, key)
+            machine.old_rows(old)
+            while machine.wanted:
+                machine.looked_up(self._look_up(machine.wanted, tables, machine.own_rows(), always=False))
+            self._views = {
+                view_id: {item.key: item for item in contributions} for view_id, contributions in machine.contributions
+            }
+        return self._views.get(rows.view.id, {})
+
+
+def _exists_after(intent: Intent) -> bool:
+    """Is there a row after this write, as far as the transaction expects?"""
+    return intent[3] and (intent[1] is not None or intent[2] is not None)
+
+
+def _effective(intent: Intent, stored: Values | None) -> Values | None:
+    """The row as the transaction itself sees it."""
+    _, row, changes, touch = intent
+    if not touch:
+        return stored
+    if changes is None or stored is None:
+        return row
+    values = list(stored)
+    for position, value in changes.items():
+        values[position] = value
+    return tuple(values)
+
+
+def _then_merge(before: Intent, changes: Mapping[int, object], row: Values | None) -> Intent:
+    """An update (or an upsert, with the row to insert) after an earlier write of the same row."""
+    expect, known, merged, touch = before
+    if merged is not None:
+        inserted = row if known is None else _effective((expect, known, changes, True), known)  # type: ignore[arg-type]
+        return (expect, inserted, {**merged, **changes}, True)  # type: ignore[dict-item]
+    if known is None or not touch:
+        return (expect, row, None, True)
+    return (expect, _effective((expect, known, changes, True), known), None, True)  # type: ignore[arg-type]

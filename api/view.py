@@ -1,0 +1,169 @@
+"""A view as users hold it: read it, look at its state, check it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .changetables.errors import InterfaceError, NotSupportedError
+from .changetables.keys import table_range
+from .changetables.recompute import recompute, same_bag
+from .durations import milliseconds
+from .reads import Snapshot, ViewReads, view_rows
+from .rows import Result, Row, Token
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+    from .node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """The state of a view. `watermark` is the commit_ts that it reflects."""
+
+    name: str
+    refresh: str
+    watermark: int
+    lag_ms: float
+    rows: int
+    tables: tuple[str, ...]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The stored view against a recompute at one timestamp. `differences` are (row, stored times, recomputed times)."""
+
+    view: str
+    ok: bool
+    rows_checked: int
+    differences: tuple[object, ...]
+    as_of: int
+
+
+class View:
+    """`db.view(name)`. Its reads are at the newest timestamp; use a snapshot for several that belong together."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self.name = name
+        node.check_open()
+        view_rows(name, node.engine.ltm.tables)
+
+    def get(
+        self,
+        key: object = None,
+        /,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+        **columns: object,
+    ) -> Row | None:
+        """The row of a group (composite: a tuple in key order, or keyword arguments), or None."""
+        with self._reads(at_least, max_lag) as view:
+            return view.get(key, **columns)
+
+    def scan(
+        self,
+        start: object = None,
+        stop: object = None,
+        limit: int | None = None,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+    ) -> Result:
+        """The rows of start <= key < stop in key order, each as often as its multiplicity."""
+        with self._reads(at_least, max_lag) as view:
+            return view.scan(start, stop, limit)
+
+    def rows(
+        self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
+    ) -> Result:
+        """The whole view."""
+        return self.scan(at_least=at_least, latest=latest, max_lag=max_lag)
+
+    def to_arrow(self) -> pyarrow.Table:
+        return self.rows().to_arrow()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        return self.rows().to_pandas()
+
+    def status(self) -> ViewStatus:
+        with self._reads(None, None) as view:
+            definition, plan, reads = view._rows.view, view._rows.plan, view._reads
+            stored = reads._view_rows(view._rows, *table_range(definition.id))
+            rows_count = sum(plan.present(values) for _, values in stored)
+            watermark = reads._begin()
+        return ViewStatus(
+            self.name,
+            definition.refresh,
+            watermark,
+            0.0,
+            rows_count,
+            tuple(dict.fromkeys(source.table for source in definition.definition.sources)),
+            definition.text,
+        )
+
+    def explain(self) -> str:
+        """How a change of each base table reaches the view: the look-ups, and through which key or index."""
+        self._node.check_open()
+        return view_rows(self.name, self._node.engine.ltm.tables).plan.explain()
+
+    def refresh(self) -> int:
+        """Bring the view up to date; a synchronous one always is. Returns its watermark."""
+        with self._reads(None, None) as view:
+            return view._reads._begin()
+
+    def set_refresh(self, refresh: str) -> None:
+        """Change the mode; only "sync" is available in this version."""
+        check_refresh(refresh)
+        self._node.check_open()
+        view_rows(self.name, self._node.engine.ltm.tables)
+
+    def verify(self) -> VerifyReport:
+        """Compare what is stored with the definition evaluated from scratch, at one timestamp, while writers go on."""
+        with self._reads(None, None) as view:
+            reads = view._reads
+            stored = view._outputs(*table_range(view._rows.view.id), None)
+            definition = view._rows.view.definition
+            tables = reads._tables.catalog.tables
+            at = reads._begin()
+            ltm = reads._ltm
+            rows = {
+                name: [
+                    values
+                    for _, values in ltm.scan(
+                        reads._tables.by_name[name].versions, *table_range(tables[name].id), at
+                    )
+                ]
+                for name in {source.table for source in definition.sources}
+            }
+            expected = recompute(definition, tables, rows)
+            differences = tuple(same_bag(stored, expected))
+            return VerifyReport(self.name, not differences, len(expected), differences, at)
+
+    @contextmanager
+    def _reads(self, at_least: Token | None, max_lag: str | float | None) -> Iterator[ViewReads]:
+        if at_least is not None and not isinstance(at_least, Token):
+            raise InterfaceError(f"at_least takes the token of a transaction, not {type(at_least).__name__}")
+        if max_lag is not None:
+            milliseconds(max_lag)
+        # A synchronous view is never behind: every acknowledged commit is in it.
+        with Snapshot(self._node) as snapshot:
+            yield snapshot.view(self.name)
+
+
+def check_refresh(refresh: object) -> Literal["sync"]:
+    if refresh == "sync":
+        return "sync"
+    if isinstance(refresh, str):
+        if refresh != "manual":
+            milliseconds(refresh)
+        raise NotSupportedError(f"deferred refresh ({refresh!r}) is not available yet", hint='use refresh="sync"')
+    raise InterfaceError(f"refresh must be text such as 'sync', not {refresh!r}")

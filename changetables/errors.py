@@ -1,0 +1,92 @@
+"""The error tree of PEP 249, with what a caller needs to act: may it be retried, and what to do.
+
+The lowest package owns it, because every package above raises from it; `viewtide.errors` is the public name.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Error(Exception):
+    """Base of all errors. `retryable`: the same call may succeed later. `hint`: what to do about it."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InterfaceError(Error):
+    """The API was used wrongly: a closed database, a finished transaction, a bad argument."""
+
+
+class DatabaseError(Error):
+    """The database refused or failed."""
+
+
+class OperationalError(DatabaseError):
+    """Something outside the caller's statement: damage, disk, another process."""
+
+
+class IntegrityError(DatabaseError):
+    """A constraint would be broken: duplicate key, NULL where none may be."""
+
+
+class ProgrammingError(DatabaseError):
+    """An unknown name, a wrong statement."""
+
+
+class DataError(DatabaseError):
+    """A value that its column or an expression cannot hold."""
+
+
+class NotSupportedError(DatabaseError):
+    """A known feature that is not available here."""
+
+
+class InternalError(DatabaseError):
+    """A broken invariant: a defect of Viewtide. Carries the story of the transaction."""
+
+
+class TransactionConflict(OperationalError):
+    """Another transaction changed what this one read. Run it again."""
+
+    retryable = True
+
+
+class CommitUnknown(OperationalError):
+    """The commit may or may not have happened; ask again by its tx_id."""
+
+
+class Unavailable(OperationalError):
+    """The owner of the data cannot be reached now."""
+
+    retryable = True
+
+
+class StaleRead(OperationalError):
+    """The asked freshness could not be met in time."""
+
+    retryable = True
+
+
+class Busy(OperationalError):
+    """A bounded queue is full. Wait and try again."""
+
+    retryable = True
+
+
+class UnsupportedView(NotSupportedError):
+    """A definition that cannot be kept incrementally. `reason` and `place` (line, column of the SQL) say why and where."""
+
+    def __init__(self, reason: str, *, place: tuple[int, int] | None = None, hint: str = "") -> None:
+        where = f" at line {place[0]}, column {place[1]}" if place else ""
+        super().__init__(f"{reason}{where}", hint=hint)
+        self.reason = reason
+        self.place = place

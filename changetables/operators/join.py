@@ -1,0 +1,311 @@
+"""Join: the change table of an n-way join is a sum of n terms, one for each source that changes.
+
+    □(B1 ⋈ … ⋈ Bn) = Σ_i  B1(W1) ⋈ … ⋈ B(i-1)(W1) ⋈ □Bi ⋈ B(i+1)(W0) ⋈ … ⋈ Bn(W0)
+
+W0 is the state before the transaction, W1 the state with its own changes: the sources *before* i are looked up in
+the new state, those *after* i in the old one. The sum telescopes, so a change of several sources counts exactly once,
+without the correction term -(□B1 ⋈ □B2) of Nikolov alg. 5.2; for one changed source it is the inner-join line of table
+4.1, □E1 ⋈ E2. A self-join has two sources with one table, and two terms.
+
+No term scans. From source i, rows of the other sources are looked up along the equalities: by primary key where the
+equalities bind all of it, else by an index. All look-ups that one stage can ask for go out together. NULL joins
+nothing, therefore a row with a NULL in a join column is dropped before it is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..compiler import Compiler, Lines, sources_of
+from ..definition import Definition, Equality
+from ..errors import InternalError, UnsupportedView
+from ..expressions import Call, ColumnRef, Expression
+from ..keys import index_codec, key_codec
+from ..schema import Index, Table
+from ..types import BOOL, Value
+from .select import emit_select
+
+#: Encoded keys that a plan remembers per key or index, and the longest that it remembers. Encoding a key costs about
+#: ten times as much as finding it here, and most look-ups go to few rows (products, categories).
+KEY_MEMO_ENTRIES_MAX = 16_384
+KEY_MEMO_BYTES_MAX = 128
+
+
+class LookUp(NamedTuple):
+    """Rows that a plan needs from one table.
+
+    `index` None: `keys` are whole primary keys; else it is the id of an index, and they are its prefixes. They may
+    repeat. `new`: with the transaction's own changes (W1), else the state before it (W0). The answer has one entry per
+    key: a row or None by primary key, a list of rows by index.
+    """
+
+    table: str
+    index: int | None
+    keys: list[bytes]
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One look-up: the rows of `source` whose `columns` equal the `probes`. `index` None: by primary key.
+
+    `missing`: no such index exists yet, so that the plan cannot be compiled, only described.
+    """
+
+    source: int
+    columns: tuple[int, ...]
+    probes: tuple[ColumnRef, ...]
+    index: Index | None
+    missing: bool
+    new: bool
+
+    @property
+    def by_key(self) -> bool:
+        return self.index is None and not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """How the changes of one source find their rows of all others. The look-ups of one stage go out together."""
+
+    source: int
+    stages: tuple[tuple[Step, ...], ...]
+
+
+class KeyMemo(dict[object, bytes]):
+    """Encoded keys by value. A value that is missing is encoded; when it is full it starts again."""
+
+    def __init__(self, encode: Callable[[tuple[Value, ...]], bytes], *, single: bool) -> None:
+        super().__init__()
+        self._encode, self._single = encode, single
+
+    def __missing__(self, values: object) -> bytes:
+        key = self._encode((values,) if self._single else values)  # type: ignore[arg-type]  # Typed by the plan.
+        if len(key) <= KEY_MEMO_BYTES_MAX:
+            if len(self) >= KEY_MEMO_ENTRIES_MAX:
+                self.clear()
+            self[values] = key
+        return key
+
+
+# --- planning ---
+
+
+def plan_term(definition: Definition, tables: Mapping[str, Table], source: int, *, at_old_state: bool = False) -> Term:
+    """The look-ups from `source`. `at_old_state`: all other sources at W0 (reading, not maintenance)."""
+    bound, stages = {source}, []
+    while len(bound) < len(definition.sources):
+        found = [
+            _step(tables[definition.sources[other].table], other, bindings, new=other < source and not at_old_state)
+            for other in range(len(definition.sources))
+            if other not in bound and (bindings := _bindings(definition, bound, other))
+        ]
+        if not found:
+            names = ", ".join(s.alias for i, s in enumerate(definition.sources) if i not in bound)
+            raise UnsupportedView(
+                f"no equality joins {names} to the other tables",
+                hint="add a join condition column = column; without one a change would touch every row",
+            )
+        # A primary key finds at most one row, so it never makes the intermediate result larger: first.
+        stage = tuple([step for step in found if step.by_key] or found)
+        stages.append(stage)
+        bound.update(step.source for step in stage)
+    return Term(source, tuple(stages))
+
+
+def _bindings(definition: Definition, bound: set[int], source: int) -> dict[int, ColumnRef]:
+    """Which columns of `source` are equal to which columns of bound sources."""
+    bindings: dict[int, ColumnRef] = {}
+    for equality in definition.equalities:
+        for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
+            if mine.source == source and other.source in bound:
+                bindings.setdefault(mine.position, other)
+    return bindings
+
+
+def _step(table: Table, source: int, bindings: Mapping[int, ColumnRef], *, new: bool) -> Step:
+    if all(position in bindings for position in table.key):
+        columns, index, missing = table.key, None, False
+    else:
+        usable = [index for index in table.indexes if index.ready and bindings.keys() >= set(index.columns)]
+        index = max(usable, key=lambda index: (len(index.columns), -index.id), default=None)
+        columns = index.columns if index is not None else tuple(sorted(bindings))
+        missing = index is None
+    return Step(source, columns, tuple(bindings[position] for position in columns), index, missing, new)
+
+
+# --- code ---
+
+
+@dataclass(slots=True)
+class JoinWriter:
+    """Writes the function of a term: `name(changes, groups)`, a generator if it looks rows up.
+
+    `emit` writes what happens to each joined row, with its rows in r0, r1, ... and its multiplicity in m; `needed` are
+    the sources whose rows that reads. The code of a term is one loop per stage over partly joined rows:
+
+        k1 = [memo[r0[1]] for r0, m in changes]            # the keys that stage 1 asks for
+        (r1s,) = yield [LookUp(table, None, k1, False)]
+        for (r0, m), r1 in zip(changes, r1s): ...          # bind the rows that were found, filter, ask for stage 2
+    """
+
+    definition: Definition
+    tables: Mapping[str, Table]
+    compiler: Compiler
+    memos: dict[tuple[str, int | None], str]
+    needed: set[int]
+    emit: Callable[[Lines, Compiler], None]
+
+    def write(self, name: str, term: Term, blame: str) -> str:
+        """`blame` is the name of a function that adds view and row to a DataError; a try block costs nothing."""
+        lines, start = Lines(), f"r{term.source}"
+        with lines.block(f"def {name}(changes, groups):"):
+            lines.add(f"{start} = None")
+            with lines.block("try:"):
+                self._body(lines, term, _conditions(self.definition, term))
+            with lines.block("except DataError as error:"):
+                lines.add(f"raise {blame}(error, {start}) from error")
+        return str(lines)
+
+    def _body(self, lines: Lines, term: Term, conditions: Mapping[int, list[Expression]]) -> None:
+        start, carried = f"r{term.source}", self._carried(term, conditions)
+        if term.stages and not conditions[term.source]:
+            self._ask_without_filter(lines, start, term.stages[0])
+        else:
+            self._open_stage(lines, term.stages, 0)
+            with lines.block(f"for {start}, m in changes:"):
+                emit_select(lines, self.compiler, conditions[term.source])
+                self._close_row(lines, term.stages, 0, carried[0])
+        found_many = False
+        for number, stage in enumerate(term.stages):
+            self._look_up(lines, number, stage, unique=found_many)
+            found_many = found_many or not stage[0].by_key
+            self._open_stage(lines, term.stages, number + 1)
+            found = "".join(f", {'r' if step.by_key else 'f'}{step.source}" for step in stage)
+            rows = "".join(f"r{source}, " for source in carried[number])
+            asked = "".join(f", a{step.source}" for step in stage)
+            with lines.block(f"for ({rows}m){found} in zip(p{number}{asked}):"), ExitStack() as loops:
+                for step in stage:
+                    if step.by_key:
+                        lines.add(f"if r{step.source} is None: continue")
+                    else:
+                        loops.enter_context(lines.block(f"for r{step.source} in f{step.source}:"))
+                    emit_select(lines, self.compiler, conditions[step.source])
+                self._close_row(lines, term.stages, number + 1, carried[number + 1])
+
+    def _ask_without_filter(self, lines: Lines, start: str, stage: Sequence[Step]) -> None:
+        """The common case, where comprehensions are twice as fast as a loop: only NULL keeps a change from being looked
+        up, and if there is none, the changes themselves are the partly joined rows."""
+        tests = self._null_tests(stage)
+        where = f" if not ({' or '.join(tests)})" if tests else ""
+        for step in stage:
+            lines.add(f"k{step.source} = [{self._key(step)} for {start}, m in changes{where}]")
+        lines.add("p0 = changes")
+        if tests:
+            with lines.block(f"if len(k{stage[0].source}) != len(changes):"):
+                lines.add(f"p0 = [({start}, m) for {start}, m in changes{where}]")
+
+    def _carried(self, term: Term, conditions: Mapping[int, list[Expression]]) -> list[list[int]]:
+        """Before each stage and at the end: the bound sources whose rows are still read, and the start, for errors."""
+        needed, carried = set(self.needed), [[]]
+        for number in range(len(term.stages) - 1, -1, -1):
+            for step in term.stages[number]:
+                needed.update(probe.source for probe in step.probes)
+                needed.update(*(sources_of(condition) for condition in conditions[step.source]))
+            earlier = {step.source for stage in term.stages[:number] for step in stage}
+            carried.insert(0, [term.source, *sorted(needed & earlier)])
+        return carried
+
+    def _open_stage(self, lines: Lines, stages: Sequence[Sequence[Step]], number: int) -> None:
+        """Before a loop: the lists that it fills for stage `number`, if there is one."""
+        if number < len(stages):
+            lines.add(f"p{number} = []")
+            for step in stages[number]:
+                lines.add(f"k{step.source} = []")
+
+    def _close_row(self, lines: Lines, stages: Sequence[Sequence[Step]], number: int, carried: Sequence[int]) -> None:
+        """At the end of a loop's body: ask for the rows of stage `number`, or emit the joined row after the last."""
+        if number == len(stages):
+            self.emit(lines, self.compiler)
+            return
+        for test in self._null_tests(stages[number]):
+            lines.add(f"if {test}: continue")
+        for step in stages[number]:
+            lines.add(f"k{step.source}.append({self._key(step)})")
+        lines.add(f"p{number}.append(({''.join(f'r{source}, ' for source in carried)}m))")
+
+    def _look_up(self, lines: Lines, number: int, stage: Sequence[Step], *, unique: bool) -> None:
+        """`unique`: an index may have found many rows with one key, which is asked for once then."""
+        lines.add(f"if not p{number}: return")
+        asked = []
+        for step in stage:
+            keys = f"k{step.source}"
+            if unique:
+                keys = f"u{step.source}"
+                lines.add(f"{keys} = list(dict.fromkeys(k{step.source}))")
+            table = self.compiler.bind(self.definition.sources[step.source].table, "table")
+            asked.append(f"LookUp({table}, {step.index.id if step.index else None}, {keys}, {step.new})")
+        lines.add(f"({''.join(f'a{step.source}, ' for step in stage)}) = yield [{', '.join(asked)}]")
+        for step in stage if unique else ():
+            lines.add(f"a{step.source} = map(dict(zip(u{step.source}, a{step.source})).__getitem__, k{step.source})")
+
+    def _null_tests(self, stage: Sequence[Step]) -> list[str]:
+        probes = [self.compiler.value(probe) for step in stage for probe in step.probes]
+        return list(dict.fromkeys(f"{probe.text} is None" for probe in probes if probe.nullable))
+
+    def _key(self, step: Step) -> str:
+        """Source of the encoded key; the values come from the bound rows."""
+        values = ", ".join(self.compiler.value(probe).text for probe in step.probes)
+        return f"{self._memo(step)}[{values}]"
+
+    def _memo(self, step: Step) -> str:
+        table = self.tables[self.definition.sources[step.source].table]
+        place = (table.name, step.index.id if step.index else None)
+        if place not in self.memos:
+            self.memos[place] = self.compiler.bind(
+                KeyMemo(_encoder(table, step), single=len(step.columns) == 1), "keys"
+            )
+        return self.memos[place]
+
+
+def _encoder(table: Table, step: Step) -> Callable[[tuple[Value, ...]], bytes]:
+    if step.missing:
+        names = ", ".join(table.columns[position].name for position in step.columns)
+        raise InternalError(
+            f"the index of {table.name!r} on ({names}) does not exist", hint="create needed_indexes first"
+        )
+    if step.index is not None:
+        return index_codec(table, step.index).prefix
+    return key_codec(table.id, [(table.columns[position].type, False) for position in table.key]).encode
+
+
+def _conditions(definition: Definition, term: Term) -> dict[int, list[Expression]]:
+    """What each source's row must pass when it is bound: equalities that no look-up used, then filters.
+
+    A condition belongs to the source that is bound last among those that it reads.
+    """
+    order = [term.source, *(step.source for stage in term.stages for step in stage)]
+    used = {
+        ((step.source, position), (probe.source, probe.position))
+        for stage in term.stages
+        for step in stage
+        for position, probe in zip(step.columns, step.probes, strict=True)
+    }
+    conditions: dict[int, list[Expression]] = {source: [] for source in order}
+    for condition in (*_checks(definition.equalities, used), *definition.filters):
+        last = max((order.index(source) for source in sources_of(condition)), default=0)
+        conditions[order[last]].append(condition)
+    return conditions
+
+
+def _checks(equalities: Sequence[Equality], used: set[tuple[tuple[int, int], tuple[int, int]]]) -> list[Expression]:
+    checks: list[Expression] = []
+    for equality in equalities:
+        left = (equality.left.source, equality.left.position)
+        right = (equality.right.source, equality.right.position)
+        if (left, right) not in used and (right, left) not in used:
+            checks.append(Call("=", (equality.left, equality.right), BOOL))
+    return checks

@@ -1,0 +1,89 @@
+"""Projection: the change table of a projection is the projected change table.
+
+    □(Π_A(E)) = Π_A(□E)                                                       (Nikolov table 4.1, Gupta and Mumick)
+
+It is the projection of bags: rows that become equal keep their multiplicities. The law is linear, so neither the old
+nor the new state of E is needed.
+
+A view of plain rows is stored under the primary keys of all of its sources, K: each joined row has a key of its own,
+and what is stored under it is the bag of its projected rows, which the change table adds to:
+
+    □V = { k -> the bag Π_A(r), over all r in □E with Π_K(r) = k }
+
+That bag has one row of multiplicity 1 whenever all changes up to some commit are in. An update whose key stays is
+(old, -1), (new, +1) under one k: one contribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from ..compiler import Code, Compiler, Lines
+from ..expressions import ColumnRef, Expression
+from ..types import Row
+
+#: The bag of one key, flat: multiplicity, values, multiplicity, values, ... Flat tuples are stored like rows.
+FlatBag: TypeAlias = Row
+#: What `emit_project` collects: the rows of each key with their multiplicities, in the order of the changes.
+Collected: TypeAlias = dict[Row, list[tuple[Row, int]]]
+
+
+def emit_project(lines: Lines, compiler: Compiler, key: Sequence[ColumnRef], outputs: Sequence[Expression]) -> None:
+    """Inside the innermost loop, with the multiplicity in `m`: add the projected row to `groups`."""
+    lines.add(f"g = {tuple_source(compiler.value(column) for column in key)}")
+    lines.add(f"v = ({tuple_source(compiler.value(output) for output in outputs)}, m)")
+    lines.add("s = groups.get(g)")
+    with lines.block("if s is None:"):
+        lines.add("groups[g] = [v]")
+    with lines.block("else:"):
+        lines.add("s.append(v)")
+
+
+def emit_collect(lines: Lines, compiler: Compiler, outputs: Sequence[Expression]) -> None:
+    """For reading, not for maintenance: append the projected row to the list `groups`."""
+    lines.add(f"groups.append({tuple_source(compiler.value(output) for output in outputs)})")
+
+
+def flat_bag(changes: Sequence[tuple[Row, int]], identical: Callable[[Row, Row], bool]) -> FlatBag:
+    """The changes of one key as a flat bag, () if they cancel out; rows that go stand before rows that come."""
+    if len(changes) == 1:
+        row, multiplicity = changes[0]
+        return (multiplicity, *row) if multiplicity else ()
+    if len(changes) == 2 and changes[0][1] == -1 and changes[1][1] == 1:
+        old, new = changes[0][0], changes[1][0]
+        return () if identical(old, new) else (-1, *old, 1, *new)
+    return flatten(net(changes))
+
+
+def net(changes: Sequence[tuple[Row, int]]) -> dict[Row, int]:
+    """The sum of multiplicities per row, without zeros."""
+    total: dict[Row, int] = {}
+    for row, multiplicity in changes:
+        # A row that nets to zero is forgotten, so that an equal one that is written differently can take its place.
+        rest = total.pop(row, 0) + multiplicity
+        if rest:
+            total[row] = rest
+    return total
+
+
+def flatten(bag: dict[Row, int]) -> FlatBag:
+    """Rows that go first: whoever adds a flat bag row by row then never nets the new form of a row with the old one."""
+    ordered = sorted(bag.items(), key=lambda item: item[1])
+    return tuple(value for row, multiplicity in ordered for value in (multiplicity, *row))
+
+
+def unflatten(flat: FlatBag, width: int) -> list[tuple[Row, int]]:
+    """The rows of `width` values and their multiplicities."""
+    step = width + 1
+    changes: list[tuple[Row, int]] = []
+    for start in range(0, len(flat), step):
+        multiplicity = flat[start]
+        assert isinstance(multiplicity, int)
+        changes.append((flat[start + 1 : start + step], multiplicity))
+    return changes
+
+
+def tuple_source(codes: Iterable[Code]) -> str:
+    """Source of a tuple; one element needs its comma."""
+    return "(" + "".join(f"{code.text}, " for code in codes) + ")"

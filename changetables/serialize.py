@@ -1,0 +1,130 @@
+"""Definitions and tables as plain lists, so that a database reopens without reading SQL again.
+
+    plain = [VERSION, node]
+    node  = [class name, field, field, ...]      a frozen dataclass of the registry, its fields in order
+          | ["()", item, item, ...]              a tuple
+          | None, bool, int, float, str, bytes, Decimal, date, datetime
+
+Fields are positional. A field may be added at the end of a class with a default: older texts read with that default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TypeAlias, TypeVar, Union
+
+from .definition import Definition, Equality, Output, Source
+from .errors import InternalError, OperationalError
+from .expressions import Aggregate, Call, ColumnRef, GroupKey, Literal
+from .numbers import DECIMAL_NAN
+from .schema import Column, Index, Table
+from .types import NAN, Type, Value
+
+VERSION = 1
+#: Nodes inside nodes. A definition has far fewer; a damaged text must not exhaust the stack.
+LEVELS_MAX = 400
+
+Plain: TypeAlias = Union[Value, "list[Plain]"]
+_T = TypeVar("_T")
+
+_TUPLE = "()"
+_CLASSES: Mapping[str, type] = {
+    "Definition": Definition,
+    "Source": Source,
+    "Equality": Equality,
+    "Output": Output,
+    "Literal": Literal,
+    "ColumnRef": ColumnRef,
+    "Call": Call,
+    "Aggregate": Aggregate,
+    "GroupKey": GroupKey,
+    "Type": Type,
+    "Table": Table,
+    "Column": Column,
+    "Index": Index,
+}
+_LEAVES = (bool, int, float, str, bytes, Decimal, datetime.date, datetime.datetime)
+
+
+def to_plain(definition: Definition) -> list[Plain]:
+    return [VERSION, _plain(definition)]
+
+
+def from_plain(plain: object) -> Definition:
+    """OperationalError if this is not a definition that this version wrote or can read."""
+    return _read(plain, Definition)
+
+
+def table_to_plain(table: Table) -> list[Plain]:
+    return [VERSION, _plain(table)]
+
+
+def table_from_plain(plain: object) -> Table:
+    """OperationalError if this is not a table that this version wrote or can read."""
+    return _read(plain, Table)
+
+
+def _plain(value: object) -> Plain:
+    if value is None or isinstance(value, _LEAVES):
+        return value
+    if isinstance(value, tuple):
+        return [_TUPLE, *(_plain(item) for item in value)]
+    name = type(value).__name__
+    if _CLASSES.get(name) is not type(value) or not dataclasses.is_dataclass(value):
+        raise InternalError(f"{name} is not a part of definitions and tables")
+    return [name, *(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))]
+
+
+def _read(plain: object, expected: type[_T]) -> _T:
+    if not isinstance(plain, list) or len(plain) != 2:
+        raise _unreadable("not a list of version and content")
+    version, content = plain
+    if version != VERSION or isinstance(version, bool):
+        raise OperationalError(
+            f"a stored {expected.__name__.lower()} has format {version!r}; this version reads format {VERSION}",
+            hint="open the database with the version of Viewtide that wrote it, or a newer one",
+        )
+    value = _value(content, 0)
+    if not isinstance(value, expected):
+        raise _unreadable(f"{type(value).__name__} where {expected.__name__} is expected")
+    return value
+
+
+def _value(plain: object, level: int) -> object:
+    if not isinstance(plain, list):
+        return _leaf(plain)
+    if level > LEVELS_MAX or not plain:
+        raise _unreadable("nested too deeply" if plain else "an empty node")
+    name, *items = plain
+    values = [_value(item, level + 1) for item in items]
+    if name == _TUPLE:
+        return tuple(values)
+    class_ = _CLASSES.get(name) if isinstance(name, str) else None
+    if class_ is None:
+        raise _unreadable(f"unknown node {name!r}")
+    try:
+        return class_(*values)
+    except TypeError:
+        raise _unreadable(f"{name} with {len(values)} fields") from None
+
+
+def _leaf(value: object) -> object:
+    """A codec makes new NaN objects; the engine knows each NaN by identity."""
+    if isinstance(value, float) and math.isnan(value):
+        return NAN
+    if isinstance(value, Decimal) and value.is_nan():
+        return DECIMAL_NAN
+    if value is not None and not isinstance(value, _LEAVES):
+        raise _unreadable(f"a value of type {type(value).__name__}")
+    return value
+
+
+def _unreadable(what: str) -> OperationalError:
+    return OperationalError(
+        f"a stored definition cannot be read: {what}",
+        hint="the data is damaged or was written by a newer version of Viewtide",
+    )

@@ -1,0 +1,315 @@
+"""The embedded driver: transactions and one LTM in this process.
+
+Threads combine (flat combining): a thread that finds the engine taken leaves its transaction in the queue and sleeps;
+the thread that leads runs everything in the queue, syncs once, and wakes the others. asyncio tasks share their loop's
+thread: what they commit in one turn of the loop is one batch. A leader that has been served hands the lead on, so
+that nobody works for others for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ..changetables.errors import CommitUnknown, Error, InternalError, OperationalError, TransactionConflict
+from ..ltm.catalog import Catalog
+from ..ltm.driver import Ltm
+from ..ltm.tables import TableRows, Tables
+from .timestamps import TimestampOracle
+from .transaction import Request, Transaction
+
+#: Transactions that one flush covers at the most: bounds its size and the time for which the engine is taken.
+BATCH_TRANSACTIONS_MAX = 256
+
+
+class _Pending:
+    """A transaction in the queue. `wake` tells its owner that it is decided, or, if `leads`, that it is to lead."""
+
+    __slots__ = ("commit_ts", "decided", "error", "leads", "request", "wake")
+
+    def __init__(self, request: Request, wake: Callable[[], None]) -> None:
+        self.request = request
+        self.wake = wake
+        self.commit_ts = 0
+        self.error: BaseException | None = None
+        self.decided = False
+        self.leads = False
+
+    def outcome(self) -> int:
+        if self.error is not None:
+            raise self.error
+        return self.commit_ts
+
+
+class Engine:
+    """Commits transactions, changes the catalog, runs checkpoints in the background."""
+
+    def __init__(self, ltm: Ltm, now_ms: Callable[[], int]) -> None:
+        self.ltm = ltm
+        self._now_ms = now_ms
+        self._oracle = TimestampOracle()
+        self._queue: deque[_Pending] = deque()
+        self._leader = threading.Lock()
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._checkpoint_wanted = threading.Event()
+        self._checkpoint_lock = threading.Lock()
+        self._checkpointer = threading.Thread(target=self._run_checkpoints, name="viewtide-checkpoint", daemon=True)
+        self.checkpoints_count = 0
+        self.commits_count = 0
+        self.flushes_count = 0
+
+    def start(self) -> None:
+        """Recover, then serve."""
+        self._oracle.seen(self.ltm.recover())
+        unfinished = self.ltm.tables.catalog.without_unfinished()
+        if unfinished is not self.ltm.tables.catalog:
+            self.change_catalog(lambda _: unfinished)
+        self._checkpointer.start()
+
+    # -- commit
+
+    def commit(self, request: Request) -> int:
+        """Commit from a thread; returns commit_ts once it is durable."""
+        sleep = threading.Lock()
+        sleep.acquire()
+        pending = _Pending(request, sleep.release)
+        self._queue.append(pending)
+        if not self._leader.acquire(blocking=False):
+            sleep.acquire()
+            if not pending.leads:
+                return pending.outcome()
+        self._lead(pending)
+        return pending.outcome()
+
+    async def commit_async(self, request: Request) -> int:
+        """Commit from a task: everything that the tasks of this loop commit in one turn goes into one flush."""
+        loop = asyncio.get_running_loop()
+        decided: asyncio.Future[None] = loop.create_future()
+        home = threading.get_ident()
+
+        def on_wake() -> None:
+            if pending.leads and not pending.decided:
+                self._lead(pending)
+            if not decided.done():
+                decided.set_result(None)
+
+        def wake() -> None:
+            if threading.get_ident() == home:
+                on_wake()
+            else:
+                loop.call_soon_threadsafe(on_wake)
+
+        pending = _Pending(request, wake)
+        first = not self._queue
+        self._queue.append(pending)
+        if first:
+            loop.call_soon(self._lead_if_free)
+        await decided
+        return pending.outcome()
+
+    def _lead_if_free(self) -> None:
+        if self._queue and self._leader.acquire(blocking=False):
+            self._lead(None)
+
+    def _lead(self, own: _Pending | None) -> None:
+        """Run what is queued. The lead is held on entry; on return it is free or handed on."""
+        while True:
+            batch = self._run_batch()
+            for pending in batch:
+                if pending is not own:
+                    pending.wake()
+            if own is not None and not own.decided:
+                continue
+            if self._queue:
+                heir = self._queue[0]
+                heir.leads = True
+                heir.wake()
+                return
+            self._leader.release()
+            # Who queued up after the last look found the lead taken and sleeps.
+            if not self._queue or not self._leader.acquire(blocking=False):
+                return
+
+    def _run_batch(self) -> list[_Pending]:
+        batch: list[_Pending] = []
+        ltm = self.ltm
+        if ltm.overloaded and self._failure is None:
+            self.checkpoint()
+        with ltm.lock:
+            queue = self._queue
+            while queue and len(batch) < BATCH_TRANSACTIONS_MAX:
+                pending = queue.popleft()
+                batch.append(pending)
+                self._execute(pending)
+            try:
+                ltm.flush()
+            except OperationalError as error:
+                self._fail(error)
+                for pending in batch:
+                    if pending.error is None:
+                        pending.error = CommitUnknown(
+                            f"the commit log failed: {error}", hint="reopen the database to see whether it was committed"
+                        )
+        self.flushes_count += 1
+        self.commits_count += len(batch)
+        for pending in batch:
+            pending.decided = True
+        if ltm.checkpoint_due:
+            self._checkpoint_wanted.set()
+        return batch
+
+    def _execute(self, pending: _Pending) -> None:
+        """Run one transaction up to the log buffer. Whatever it raises before that has changed nothing."""
+        try:
+            self._check_alive()
+            request = pending.request
+            tables = self.ltm.tables
+            for name, rows in request.tables.items():
+                _check_table(name, rows, request, tables)
+            self._validate(request)
+            transaction = self._propagated(request, tables)
+            if transaction.writes:
+                record = transaction.record(self._oracle.draw(self._now_ms()))
+                outputs = self.ltm.loaded(partial(self.ltm.participant.commit, record))
+            else:
+                pending.commit_ts = self.ltm.horizon.durable_ts
+                return
+        except Error as error:
+            pending.error = error
+            return
+        except Exception as error:
+            pending.error = InternalError(f"the transaction failed unexpectedly: {error!r}", hint="please report this")
+            pending.error.__cause__ = error
+            return
+        pending.commit_ts = record.commit_ts
+        try:
+            self.ltm.accept(outputs)
+        except BaseException as error:  # memory and log may differ now: nothing may be answered any more
+            self._fail(error)
+            pending.error = self._failure
+
+    def _validate(self, request: Request) -> None:
+        """Strict serializability of interactive transactions: what was read at the snapshot still holds (rule V9)."""
+        snapshot = request.snapshot
+        if snapshot is None or not (request.keys or request.ranges):
+            return
+        ltm = self.ltm
+        changed = ltm.participant.changed_since(snapshot, request.keys, request.ranges)
+        if changed is not None or ltm.changed_in_store(snapshot, request.keys, request.ranges):
+            raise TransactionConflict(
+                "another transaction changed what this one read", hint="run it again, for example with db.run()"
+            )
+
+    def _propagated(self, request: Request, tables: Tables) -> Transaction:
+        ltm = self.ltm
+        transaction = Transaction(request, tables)
+        old = {}
+        for name, intents in request.writes.items():
+            versions = tables.by_name[name].versions
+            keys = list(intents)
+            old[name] = [version[1] for version in ltm.loaded(partial(versions.newest_many, keys))]
+        transaction.old_rows(old)
+        while transaction.wanted:
+            wanted = transaction.wanted
+            own = transaction.own_rows() if any(look_up.new for look_up in wanted) else {}
+            transaction.looked_up(ltm.loaded(partial(ltm.participant.look_up, wanted, own)))
+        return transaction
+
+    # -- catalog
+
+    def change_catalog(self, change: Callable[[Catalog], Catalog], *, pin: int | None = None) -> None:
+        """Apply a change between two transactions. `pin`: a reader that reads exactly there: all transactions before
+        the change, none after it."""
+        self.change_catalog_at(lambda catalog, _: change(catalog), pin=pin)
+
+    def change_catalog_at(self, change: Callable[[Catalog, int], Catalog], *, pin: int | None = None) -> None:
+        """As `change_catalog`, for a change that needs its own timestamp."""
+        with self.ltm.lock:
+            self._check_alive()
+            ts = self._oracle.draw(self._now_ms())
+            catalog = change(self.ltm.tables.catalog, ts)
+            try:
+                self.ltm.change_catalog(catalog, ts)
+            except OperationalError as error:
+                self._fail(error)
+                raise
+            if pin is not None:
+                self.ltm.horizon.pin(pin)
+
+    # -- checkpoints
+
+    def checkpoint(self) -> None:
+        """Write everything that is committed to the store now."""
+        with self._checkpoint_lock:
+            self._check_alive()
+            try:
+                self.ltm.checkpoint()
+            except BaseException as error:
+                self._fail(error)
+                raise
+            self.checkpoints_count += 1
+
+    def checkpoint_if_due(self) -> None:
+        """For work that writes without committing: it waits for the checkpoint itself, as writers do when overloaded."""
+        if self.ltm.checkpoint_due:
+            self.checkpoint()
+
+    def _run_checkpoints(self) -> None:
+        while True:
+            self._checkpoint_wanted.wait()
+            self._checkpoint_wanted.clear()
+            if self._closing or self._failure is not None:
+                return
+            if self.ltm.checkpoint_due:
+                try:
+                    self.checkpoint()
+                except Error:
+                    return  # kept in _failure: every later call answers with it
+
+    # -- life
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise OperationalError(
+                f"the database stopped after a failure: {self._failure}", hint="close it and open it again"
+            ) from self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    def close(self) -> None:
+        """Write a last checkpoint, so that the next start replays nothing, and stop."""
+        self._closing = True
+        self._checkpoint_wanted.set()
+        if self._checkpointer.is_alive():
+            self._checkpointer.join()
+        try:
+            if self._failure is None:
+                self.checkpoint()
+        finally:
+            self.ltm.close()
+
+
+def _check_table(name: str, used: TableRows, request: Request, tables: Tables) -> None:
+    """The table may have changed since the transaction began: new indexes and added columns do no harm."""
+    now = tables.by_name.get(name)
+    if now is None or now.table.id != used.table.id:
+        raise TransactionConflict(f"table {name!r} was dropped meanwhile", hint="run the transaction again")
+    if now.codec is used.codec or now.table.columns == used.table.columns:
+        return
+    if now.table.columns[: len(used.table.columns)] != used.table.columns:
+        raise TransactionConflict(f"the columns of table {name!r} changed meanwhile", hint="run the transaction again")
+    intents = request.writes.get(name, {})
+    for key, (expect, row, changes, touch) in intents.items():
+        if row is not None:
+            intents[key] = (expect, now.codec.pad(row), changes, touch)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,81 @@
+"""Rows and log records as msgpack: positional arrays, never maps of names (three times the bytes and the time).
+
+Extension types carry what msgpack lacks: 1 decimal (its text), 2 date (ordinal), 3 timestamp (microseconds since
+1970), 4 integer beyond 64 bits (signed big-endian bytes; the exact float sums are such numbers).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+
+import msgpack
+
+from ..changetables.errors import OperationalError
+from ..changetables.numbers import DECIMAL_NAN
+from ..changetables.types import NAN, Row
+
+#: No record, row or part of one is longer; a flush is bounded by the driver well below it.
+DECODED_BYTES_MAX = 2**31 - 1
+
+_DECIMAL, _DATE, _TIMESTAMP, _BIG_INT = 1, 2, 3, 4
+_EPOCH = datetime.datetime(1970, 1, 1)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def _to_extension(value: object) -> msgpack.ExtType:
+    if isinstance(value, Decimal):
+        return msgpack.ExtType(_DECIMAL, str(value).encode())
+    if isinstance(value, datetime.datetime):
+        return msgpack.ExtType(_TIMESTAMP, ((value - _EPOCH) // _MICROSECOND).to_bytes(8, "big", signed=True))
+    if isinstance(value, datetime.date):
+        return msgpack.ExtType(_DATE, value.toordinal().to_bytes(4, "big"))
+    if isinstance(value, int):
+        return msgpack.ExtType(_BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    raise TypeError(f"no encoding for {type(value).__name__}")
+
+
+def _from_extension(code: int, data: bytes) -> object:
+    if code == _DECIMAL:
+        return DECIMAL_NAN if data == b"NaN" else Decimal(data.decode())
+    if code == _TIMESTAMP:
+        return _EPOCH + datetime.timedelta(microseconds=int.from_bytes(data, "big", signed=True))
+    if code == _DATE:
+        return datetime.date.fromordinal(int.from_bytes(data, "big"))
+    if code == _BIG_INT:
+        return int.from_bytes(data, "big", signed=True)
+    raise OperationalError(f"unknown value type {code} in stored data", hint="it was written by a newer version")
+
+
+def pack(value: object) -> bytes:
+    """Encode plain data. Not for concurrent use of one packer: each call makes its own state."""
+    packed: bytes = msgpack.packb(value, default=_to_extension)
+    return packed
+
+
+def unpack(data: bytes) -> object:
+    try:
+        value: object = msgpack.unpackb(data, ext_hook=_from_extension, use_list=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise OperationalError(f"stored data cannot be decoded: {error}") from error
+    return value
+
+
+def unpack_stream(data: bytes) -> Iterator[tuple[object, ...]]:
+    """The values that stand one after another in `data`, each an array."""
+    unpacker = msgpack.Unpacker(ext_hook=_from_extension, use_list=False, max_buffer_size=DECODED_BYTES_MAX)
+    unpacker.feed(data)
+    yield from unpacker
+
+
+def unpack_row(data: bytes) -> Row:
+    row: Row = msgpack.unpackb(data, ext_hook=_from_extension, use_list=False)
+    return row
+
+
+def with_one_nan(row: Row) -> Row:
+    """Decoding makes a new object of every NaN; the engine knows only one (types.NAN)."""
+    if any(value != value for value in row):  # noqa: PLR0124
+        return tuple(NAN if value.__class__ is float and value != value else value for value in row)
+    return row

@@ -1,0 +1,400 @@
+"""Drives one LTM on real parts: its commit log, its store and its memory.
+
+    commit      record -> log buffer -> memory (visible to the next transaction) -> flush -> acknowledged
+    checkpoint  dirty layer frozen -> written to the store in one synced transaction, in slices -> log trimmed
+    recovery    store + log records after the checkpoint
+
+One thread at a time calls the writing methods: whoever holds `lock`. Reads need no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
+
+from ..changetables.errors import OperationalError
+from ..changetables.keys import prefix_stop, table_range
+from ..changetables.plan import Contribution
+from ..changetables.types import Row
+from .catalog import Catalog, catalog_from_plain, catalog_to_plain
+from .codec import pack, unpack, unpack_stream, with_one_nan
+from .outputs import CommitRecord, Outputs, Write
+from .participant import Participant
+from .ports import Cell, CommitLog, Store
+from .tables import Tables
+from .versions import ABSENT, Horizon, IndexVersions, NotLoaded, TableVersions, Version
+
+NEWEST = 2**64 - 1
+
+#: Cells encoded and written while writers wait: about 1 ms of their time.
+SLICE_CELLS = 250
+#: Log bytes since the last checkpoint that start the next one, whatever the number of rows.
+CHECKPOINT_LOG_BYTES = 32 * 2**20
+#: Superseded versions removed from the store in one go.
+PRUNE_CELLS = 500
+#: Cells read from the store at once by a scan.
+PAGE_CELLS = 256
+
+_COMMIT, _CATALOG = 0, 1
+
+T = TypeVar("T")
+
+
+class Ltm:
+    """One local transaction manager in this process."""
+
+    def __init__(self, log: CommitLog, store: Store, cache_rows: int, on_report: Callable[[str], None]) -> None:
+        self.lock = threading.Lock()
+        self.horizon = Horizon()
+        self.participant = Participant(Tables(Catalog(), self.horizon))
+        self._log = log
+        self._store = store
+        self._report = on_report
+        self._checkpoint_rows = max(1, cache_rows // 4)
+        self._buffer: list[bytes] = []
+        self._buffer_ts = 0
+        self._dirty_rows = 0
+        self._dirty_log_bytes = 0
+        self._loaded_rows = 0
+        self._load_epoch = 0
+        #: Every version at or below it is in the store.
+        self.stored_ts = 0
+        self.replayed_count = 0
+
+    @property
+    def tables(self) -> Tables:
+        return self.participant.tables
+
+    # -- commit
+
+    def accept(self, outputs: Outputs) -> None:
+        """Buffer what is to be persisted and apply it. What `outputs` sends may leave after the next `flush`."""
+        for record in outputs.persist:
+            packed = pack((_COMMIT, *record))
+            self._buffer.append(packed)
+            self._buffer_ts = record.commit_ts
+            self._dirty_rows += len(record.writes) + len(record.contributions)
+            self._dirty_log_bytes += len(packed)
+        for apply in outputs.apply:
+            apply()
+
+    def flush(self) -> None:
+        """Make the log buffer durable: one flush, one log record, one sync."""
+        if self._buffer:
+            self.horizon.sealed_ts = self._buffer_ts
+            payload = b"".join(self._buffer)
+            self._buffer.clear()
+            self._log.append(payload)
+            self.horizon.durable_ts = self._buffer_ts
+
+    def wrote_unlogged(self, rows_count: int) -> None:
+        """Versions were put without a log record (contents of a new view or index): they too call for a checkpoint."""
+        self._dirty_rows += rows_count
+
+    def change_catalog(self, catalog: Catalog, ts: int) -> None:
+        """Log a new catalog, durable at once, and go on with it."""
+        self._buffer.append(pack((_CATALOG, ts, catalog_to_plain(catalog))))
+        self._buffer_ts = ts
+        self.flush()
+        self._adopt(catalog)
+
+    def _adopt(self, catalog: Catalog) -> None:
+        before = self.tables
+        self.participant.tables = tables = Tables(catalog, self.horizon, before)
+        for table_id, rows in tables.by_id.items():
+            known = before.by_id.get(table_id)
+            if known is not None and len(known.table.columns) != len(rows.table.columns):
+                rows.versions.transform(rows.codec.pad)
+
+    def load(self, need: NotLoaded) -> None:
+        """Bring rows into memory that a machine asked for."""
+        versions = self.tables.versions[need.table_id]
+        if self._loaded_rows > self._checkpoint_rows:
+            self._age()
+        for key, cell in zip(need.keys, self._store.get_many(need.keys, NEWEST)):
+            versions.admit(key, _version(versions, cell))
+        for prefix in need.prefixes:
+            entries = self._stored_range(prefix, prefix_stop(prefix), NEWEST)
+            found = [(cell.key, cell.value) for cell in entries if cell.value is not None]
+            cast(IndexVersions, versions).admit_prefix(prefix, found)
+        self._loaded_rows += len(need.keys)
+
+    def loaded(self, call: Callable[[], T]) -> T:
+        """Repeat a call on the participant until everything that it needs is in memory."""
+        while True:
+            try:
+                return call()
+            except NotLoaded as need:
+                self.load(need)
+
+    def _age(self) -> None:
+        self._loaded_rows = 0
+        self._load_epoch += 1
+        for versions in self.tables.versions.values():
+            versions.age()
+
+    def changed_in_store(
+        self, snapshot: int, keys: set[tuple[int, bytes]], ranges: list[tuple[int, bytes, bytes]]
+    ) -> bool:
+        """Did anything that was read at `snapshot` change, as far as the store tells? Only for transactions that were
+        open over a checkpoint: versions above their snapshot may have left memory."""
+        if snapshot >= self.stored_ts:
+            return False
+        cells = self._store.get_many([key for _, key in keys], NEWEST)
+        if any(cell is not None and cell.commit_ts > snapshot for cell in cells):
+            return True
+        return any(
+            cell.commit_ts > snapshot for _, start, stop in ranges for cell in self._stored_range(start, stop, NEWEST)
+        )
+
+    # -- reading at a timestamp (any thread; the caller holds a pin at or below it)
+
+    def read(self, versions: TableVersions[T], key: bytes, at: int) -> T | None:
+        version = versions.at(key, at)
+        if version is None:
+            return self._read_stored(versions, key, at)
+        return version[1]
+
+    def _read_stored(self, versions: TableVersions[T], key: bytes, at: int) -> T | None:
+        epoch = self._load_epoch
+        cell = self._store.get(key, NEWEST)
+        if cell is not None and cell.commit_ts > at:
+            return _version(versions, self._store.get(key, at))[1]
+        version = _version(versions, cell)
+        if self.lock.acquire(blocking=False):
+            try:
+                # Keep it for the next reader, unless a checkpoint or a new generation came between: it may be outdated.
+                if epoch == self._load_epoch and versions.newest(key) is None:
+                    versions.admit(key, version)
+                    self._loaded_rows += 1
+            finally:
+                self.lock.release()
+        return version[1]
+
+    def stored(self, keys: list[bytes]) -> list[Cell | None]:
+        """The newest versions that the last checkpoint left in the store."""
+        return self._store.get_many(keys, NEWEST)
+
+    def read_prefix(self, versions: TableVersions[T], entries: IndexVersions, prefix: bytes, at: int) -> list[T]:
+        """The rows that the index has under `prefix`."""
+        keys = [key for _, key in self.scan(entries, prefix, prefix_stop(prefix), at)]
+        found = (self.read(versions, key, at) for key in keys)
+        return [row for row in found if row is not None]
+
+    def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
+        """The visible rows of start <= key < stop in key order, in pages."""
+        while True:
+            # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
+            overlay = versions.keys_between(start, stop)
+            cells: list[Cell] = []
+            if start <= versions.stored_max:
+                cells = self._store.scan(start, stop, at, PAGE_CELLS)
+            whole = len(cells) < PAGE_CELLS
+            last = stop if whole else cells[-1].key + b"\0"
+            stored = {cell.key: cell for cell in cells}
+            keys = stored if not overlay else sorted(stored.keys() | {key for key in overlay if key < last})
+            for key in keys:
+                version = versions.at(key, at)
+                if version is None:
+                    version = _version(versions, stored.get(key) or self._store.get(key, at))
+                if version[1] is not None:
+                    yield key, version[1]
+            if whole:
+                return
+            start = last
+
+    def _stored_range(self, start: bytes, stop: bytes, at: int) -> Iterator[Cell]:
+        while True:
+            cells = self._store.scan(start, stop, at, PAGE_CELLS)
+            yield from cells
+            if len(cells) < PAGE_CELLS:
+                return
+            start = cells[-1].key + b"\0"
+
+    # -- checkpoint
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return self._dirty_rows >= self._checkpoint_rows or self._dirty_log_bytes >= CHECKPOINT_LOG_BYTES
+
+    @property
+    def overloaded(self) -> bool:
+        """Writers must wait for the checkpoint that is under way, or memory would not be bounded."""
+        return self._dirty_rows >= 2 * self._checkpoint_rows or self._dirty_log_bytes >= 2 * CHECKPOINT_LOG_BYTES
+
+    def checkpoint(self) -> None:
+        """Write all that is dirty to the store and trim the log. Called by one thread, without the lock."""
+        with self.lock:
+            self.flush()
+            frozen_ts = self.horizon.durable_ts
+            lsn = self._log.last_lsn
+            tables = self.tables
+            self._dirty_rows = self._dirty_log_bytes = 0
+            frozen = list(tables.versions.values())
+            for versions in frozen:
+                versions.freeze()
+        writing = _Writing(self, frozen)
+        meta = {
+            "catalog": pack(catalog_to_plain(tables.catalog)),
+            "position": pack((lsn, frozen_ts)),
+        }
+        try:
+            self._store.write(writing, writing.notes, meta, writing.between)
+        finally:
+            writing.close()
+        with self.lock:
+            self._load_epoch += 1
+            self.stored_ts = frozen_ts
+            for versions in frozen:
+                versions.checkpointed(writing.max_keys.get(versions.table_id, b""))
+        self._log.trim(lsn + 1)
+        self._drop_cells(tables.catalog.dropped)
+        self._prune()
+
+    def _drop_cells(self, ids: tuple[int, ...]) -> None:
+        for dropped in ids:
+            self._store.drop_range(*table_range(dropped))
+        if ids:
+            with self.lock:
+                # Not a change that anyone sees: the next checkpoint stores it.
+                self.tables.catalog = self.tables.catalog.without_dropped(ids)
+
+    def _prune(self) -> None:
+        """Remove superseded versions that nobody reads any more, in slices as a checkpoint does."""
+        while True:
+            with self.lock:
+                settled = self._store.prune(min(self.horizon.oldest(), self.stored_ts), PRUNE_CELLS)
+            if settled < PRUNE_CELLS:
+                return
+
+    # -- recovery
+
+    def recover(self) -> int:
+        """Bring memory to the state of the last durable flush; returns the highest timestamp that was ever used."""
+        position = self._store.meta("position")
+        lsn = 0
+        if position is not None:
+            lsn, self.stored_ts = cast(tuple[int, int], unpack(position))
+            stored = self._store.meta("catalog")
+            if stored is None:
+                raise OperationalError("the store has no catalog", hint="restore the directory from a backup")
+            self._adopt(catalog_from_plain(unpack(stored)))
+        self.horizon.durable_ts = self.horizon.sealed_ts = self.stored_ts
+        self._note_stored_keys()
+        for record in self._log.read(lsn + 1):
+            for item in unpack_stream(record.payload):
+                self._replay(item)
+        self.horizon.sealed_ts = self.horizon.durable_ts
+        return self.horizon.durable_ts
+
+    def _note_stored_keys(self) -> None:
+        for table_id, versions in self.tables.versions.items():
+            versions.stored_max = self._store.max_key(*table_range(table_id)) or b""
+
+    def _replay(self, item: tuple[object, ...]) -> None:
+        if item[0] == _CATALOG:
+            _, ts, plain = cast(tuple[int, int, object], item)
+            self._adopt(catalog_from_plain(plain))
+        else:
+            record = _record(item)
+            ts = record.commit_ts
+            self.loaded(lambda: self.participant.commit(record))
+            self.participant.apply(record)
+            self._dirty_rows += len(record.writes)
+            self.replayed_count += 1
+        self.horizon.durable_ts = ts
+
+    def close(self) -> None:
+        self._log.close()
+        self._store.close()
+
+
+class _Writing:
+    """The cells of a checkpoint, in slices: the lock is held while one is encoded and written.
+
+    Every put of the store gives the interpreter away for a moment; without the lock a busy writer would take it each
+    time, and the checkpoint would not keep up.
+    """
+
+    def __init__(self, ltm: Ltm, frozen: list[TableVersions]) -> None:  # type: ignore[type-arg]
+        self._ltm = ltm
+        self._frozen = frozen
+        self._held = False
+        #: (superseding commit_ts, key, superseded commit_ts), complete when all cells were given.
+        self.notes: list[tuple[int, bytes, int]] = []
+        self.max_keys: dict[int, bytes] = {}
+
+    def __iter__(self) -> Iterator[list[Cell]]:
+        for versions in self._frozen:
+            keys = list(versions.frozen)
+            for first in range(0, len(keys), SLICE_CELLS):
+                self._ltm.lock.acquire()
+                self._held = True
+                slice_keys = sorted(keys[first : first + SLICE_CELLS])
+                self.max_keys[versions.table_id] = max(self.max_keys.get(versions.table_id, b""), slice_keys[-1])
+                yield self._cells(versions, slice_keys)
+
+    def between(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._held:
+            self._held = False
+            self._ltm.lock.release()
+
+    def _cells(self, versions: TableVersions[T], keys: list[bytes]) -> list[Cell]:
+        encode, frozen = versions.encode, versions.frozen
+        replaced = [key for key in keys if key in versions.frozen_replaced]
+        stored = dict(zip(replaced, self._ltm.stored(replaced), strict=True)) if replaced else {}
+        cells = []
+        for key in keys:
+            ts, row, older = frozen[key]
+            cells.append(Cell(key, ts, None if row is None else encode(row)))
+            if row is None:
+                self.notes.append((ts, key, ts))
+            if older is not None:
+                for cell in self._older_cells(versions, key, ts, older):
+                    cells.append(cell)
+                    self.notes.append((ts, key, cell.commit_ts))
+                    ts = cell.commit_ts
+            before = stored.get(key)
+            if before is not None and before.commit_ts < ts:
+                self.notes.append((ts, key, before.commit_ts))
+        return cells
+
+    def _older_cells(self, versions: TableVersions[T], key: bytes, above: int, version: Version[T]) -> Iterator[Cell]:
+        """Versions below the newest one that a reader at work still sees."""
+        below: Version[T] | None = version
+        while below is not None:
+            ts, row, older = below
+            if self._ltm.horizon.pinned_between(ts, above):
+                yield Cell(key, ts, None if row is None else versions.encode(row))
+            below, above = older, ts
+
+
+def _version(versions: TableVersions[T], cell: Cell | None) -> tuple[int, T | None, None]:
+    if cell is None:
+        return ABSENT
+    return (cell.commit_ts, None if cell.value is None else versions.decode(cell.value), None)
+
+
+def _record(item: tuple[object, ...]) -> CommitRecord:
+    _, tx_id, commit_ts, version, writes, contributions = cast(
+        tuple[int, tuple[int, int], int, int, tuple[tuple[int, bytes, Row, Row], ...], tuple[tuple[int, tuple[tuple[bytes, Row, Row], ...]], ...]],
+        item,
+    )
+    return CommitRecord(
+        tx_id,
+        commit_ts,
+        version,
+        tuple(Write(table_id, key, _one_nan(old), _one_nan(new)) for table_id, key, old, new in writes),
+        tuple(
+            (view_id, tuple(Contribution(key, with_one_nan(values), delta) for key, values, delta in parts))
+            for view_id, parts in contributions
+        ),
+    )
+
+
+def _one_nan(row: Row | None) -> Row | None:
+    return None if row is None else with_one_nan(row)

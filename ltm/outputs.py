@@ -1,0 +1,53 @@
+"""What a protocol machine gives back: everything that has to happen outside it, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..changetables.plan import Contribution
+from ..changetables.types import Row
+
+
+class Write(NamedTuple):
+    """One row of a base change table: `old` is None for an insert, `new` for a delete."""
+
+    table_id: int
+    key: bytes
+    old: Row | None
+    new: Row | None
+
+
+class CommitRecord(NamedTuple):
+    """What the commit log keeps of one transaction: its base change tables and its part of each synchronous view's.
+
+    `contributions` are (view id, contributions of that view). A view that is not named was not refreshed by it.
+    """
+
+    tx_id: tuple[int, int]
+    commit_ts: int
+    catalog_version: int
+    writes: tuple[Write, ...]
+    contributions: tuple[tuple[int, tuple[Contribution, ...]], ...]
+
+
+class Acknowledge(NamedTuple):
+    """Tell whoever asked that the transaction is committed at `commit_ts`."""
+
+    tx_id: tuple[int, int]
+    commit_ts: int
+
+
+class Timer(NamedTuple):
+    at_ms: int
+    token: object
+
+
+class Outputs(NamedTuple):
+    """In this order: `persist` goes to the log buffer, `apply` to memory at once (early visibility of one-phase
+    transactions), and `send` leaves only after everything persisted so far is durable. `timers` are set any time."""
+
+    persist: tuple[CommitRecord, ...] = ()
+    apply: tuple[Callable[[], None], ...] = ()
+    send: tuple[Acknowledge, ...] = ()
+    timers: tuple[Timer, ...] = ()

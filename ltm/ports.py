@@ -1,0 +1,114 @@
+"""The contract between the machines' drivers and the outside: stores and commit logs.
+
+Every implementation passes the suites in `tests/contract/`. A raise of `OperationalError` means damage or a failed
+device: the node stops, because what is on disk is no longer known to be what was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+#: The longest key that every store takes. LMDB allows 511 bytes, of which two timestamps take 16.
+KEY_BYTES_MAX = 495
+
+
+class Cell(NamedTuple):
+    """One version of one row: `value` is None for a tombstone (the row was deleted at `commit_ts`)."""
+
+    key: bytes
+    commit_ts: int
+    value: bytes | None
+
+
+class Store(Protocol):
+    """Versioned cells in key order. Keys have at most KEY_BYTES_MAX bytes and are self-delimiting: none is a prefix of
+    another.
+
+    Reads are safe from many threads at once, also while one thread writes, prunes or drops (one at a time: the caller
+    sees to that); each call sees one state, that of the last finished write. A value whose checksum fails raises
+    OperationalError that names the key. A call after `close` raises InterfaceError.
+    """
+
+    def get(self, key: bytes, at: int) -> Cell | None:
+        """The newest version with commit_ts <= at (tombstones included), or None."""
+
+    def get_many(self, keys: Sequence[bytes], at: int) -> list[Cell | None]:
+        """`get` for each key, in one pass."""
+
+    def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]:
+        """The visible version of each key in start <= key < stop, in key order, at most `limit` cells.
+
+        Tombstones are included, so that a caller who merges newer versions on top can tell "deleted" from "not here";
+        a caller pages on with start = last key + b"\\0".
+        """
+
+    def write(
+        self,
+        batches: Iterable[Sequence[Cell]],
+        superseded: Iterable[tuple[int, bytes, int]],
+        meta: dict[str, bytes],
+        between: Callable[[], None],
+    ) -> None:
+        """One durable, atomic write: all cells, the garbage notes and the meta entries, or nothing.
+
+        Cells overwrite an equal (key, commit_ts), equal notes are one: after a crash, the same may be written again.
+        `superseded` are (superseding commit_ts, key, commit_ts of the version that it supersedes): `prune` removes that
+        version once nobody reads below the superseding one. A tombstone is noted as superseding itself. `superseded` is
+        read after the last batch. `between` is called after each batch, and now and then while the notes are written
+        (the caller yields the processor there). If an iterable or `between` raises, nothing was written.
+        """
+
+    def prune(self, horizon: int, limit: int) -> int:
+        """Delete at most `limit` superseded versions whose superseding commit_ts <= horizon, lowest first.
+
+        Returns how many notes were settled, also of versions that are gone already: less than `limit` means that
+        nothing is left to do. No reader at or above `horizon` sees a difference, whatever the limit.
+        """
+
+    def max_key(self, start: bytes, stop: bytes) -> bytes | None:
+        """The highest stored key in start <= key < stop, also if it is a tombstone's, or None."""
+
+    def meta(self, name: str) -> bytes | None:
+        """A meta entry of the last write, or None. Damage raises."""
+
+    def drop_range(self, start: bytes, stop: bytes) -> None:
+        """Delete every version of every key in the range, durably (a dropped table).
+
+        A long range is deleted in several steps: readers may see some of them, and after a crash the call is repeated.
+        """
+
+    def stat(self) -> dict[str, int]:
+        """Figures for the status: `cells`, `notes`, `used_bytes`, `file_bytes` (0 if there is no file)."""
+
+    def close(self) -> None: ...
+
+
+class LogRecord(NamedTuple):
+    """One flush: `lsn` counts flushes from 1."""
+
+    lsn: int
+    payload: bytes
+
+
+class CommitLog(Protocol):
+    """An append-only sequence of flushes. One thread appends at a time."""
+
+    def append(self, payload: bytes) -> int:
+        """Write one flush and make it durable; returns its lsn. A raise means that its fate is unknown."""
+
+    def read(self, from_lsn: int) -> Iterator[LogRecord]:
+        """The records with lsn >= from_lsn, in order. Raises OperationalError (file, offset) at damage."""
+
+    def trim(self, below_lsn: int) -> None:
+        """The records with lsn < below_lsn are not needed any more; space is reused when whole segments are free."""
+
+    @property
+    def last_lsn(self) -> int:
+        """The lsn of the last durable record, 0 if there is none."""
+
+    @property
+    def cut_bytes(self) -> int:
+        """How many bytes of a torn last flush were cut when the log was opened (0: it ended cleanly)."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,496 @@
+"""The store of an embedded node: one LMDB environment, three named databases.
+
+    cells   key | 2**64-1 - commit_ts (8, big-endian)                 ->  value | kind (1) | crc32 (4, little-endian)
+    notes   superseding commit_ts (8) | key | superseded commit_ts (8)  ->  crc32 (4)
+    meta    name (UTF-8)                                                ->  value | crc32 (4)
+
+- The timestamp of a cell is inverted, so that the versions of a key lie newest first and a seek to `key | 2**64-1 - at`
+  lands on the newest one <= at. Kind is 0 for a tombstone (its value is empty) and 1 for a value.
+- The timestamps of a note are plain, so that of the notes of one key the older version comes first: a tombstone, which
+  supersedes itself, is never removed before the rows that it hides, however small the steps of `prune` are.
+- LMDB has no checksums of its own. Each crc32 covers the whole LMDB key and everything before it in the value, so that
+  a value under a wrong key is damage too. The crc32 of bytes that end with their own crc32 is a constant: a reader
+  compares with it and need not cut the value apart.
+- The meta entry `FORMAT_NAME` holds `FORMAT`; an environment without it is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from shutil import disk_usage
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+import lmdb
+
+from ...changetables.errors import Error, InterfaceError, InternalError, OperationalError
+from ..ports import KEY_BYTES_MAX, Cell
+
+FORMAT = b"viewtide store 1"
+FORMAT_NAME = "\0format"
+
+#: Address space, not disk: the file is as long as what was written. LMDB cannot grow a map under running readers.
+MAP_BYTES = 1 << 40
+#: Slots in the lock file: how many reads can run at the same moment.
+READERS_MAX = 1024
+#: Read transactions kept open between reads. More than the threads that read at once on any machine we know is waste.
+IDLE_READERS_MAX = 32
+#: The longest key of LMDB. Longer bounds of a range are cut: no stored key is as long.
+SEEK_BYTES_MAX = 511
+#: After so many steps over versions that nobody asked for, a seek (about four steps) is cheaper.
+STEPS_BEFORE_SEEK = 4
+#: Notes between two calls of `between`: about a millisecond.
+NOTES_PER_BATCH = 500
+#: `drop_range` deletes so many cells in one transaction: some tens of milliseconds, a few MB of pages.
+DROP_CELLS_MAX = 10_000
+#: A disk with less than this is full: more than LMDB writes in one system call.
+FREE_BYTES_MIN = 16 << 20
+
+_TS_MAX = 2**64 - 1
+_TS_BYTES = 8
+_CRC_BYTES = 4
+#: crc32(x + crc32(x)) for every x.
+_RESIDUE = 0x2144DF1C
+_TOMBSTONE = b"\0"
+_VALUE = b"\1"
+#: Behind the oldest version (commit_ts 0) that a key can have, and before the next key.
+_AFTER_VERSIONS = b"\xff" * _TS_BYTES + b"\0"
+
+_pack = Struct(">Q").pack
+_unpack_from = Struct(">Q").unpack_from
+_make_tuple = tuple.__new__
+
+
+class _Reader(NamedTuple):
+    """A read transaction that stays open between reads, as long as nothing is written: to begin one costs 0.7 µs."""
+
+    generation: int
+    transaction: lmdb.Transaction[bytes]
+    cells: lmdb.Cursor[bytes]
+
+
+class LmdbStore:
+    """Implements `ports.Store` in the directory `path`, which it creates if it is missing.
+
+    Reads share a pool of read transactions. A finished write starts a new generation and empties the pool: a read that
+    begins later cannot get an older transaction, and no idle one keeps LMDB from using freed pages again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path / "data.mdb"
+        self._closed = False
+        self._generation = 0
+        self._idle: deque[_Reader] = deque()
+        _make_directory(path)
+        try:
+            self._environment = lmdb.open(
+                str(path),
+                map_size=MAP_BYTES,
+                subdir=True,
+                metasync=True,
+                sync=True,
+                mode=0o600,
+                readahead=False,
+                # Saves a twentieth to a seventh of a write. The unused part of a page then holds whatever was in memory
+                # before, which is why nobody but the owner may read the file.
+                meminit=False,
+                max_readers=READERS_MAX,
+                max_dbs=3,
+                # Files of LMDB 1.0 cannot be read by 0.9, so the choice is not left to the process's environment.
+                lib_version=0,
+            )
+        except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+            raise self._not_a_store(str(error)) from error
+        except (lmdb.Error, OSError) as error:
+            raise self._failure(error) from error
+        try:
+            self._open_databases()
+        except BaseException:
+            self._environment.close()
+            raise
+
+    def get(self, key: bytes, at: int) -> Cell | None:
+        reader = self._acquire()
+        try:
+            return self._newest(reader.cells, key, _pack(_TS_MAX - at))
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            self._release(reader)
+
+    def get_many(self, keys: Sequence[bytes], at: int) -> list[Cell | None]:
+        reader = self._acquire()
+        try:
+            cells, inverted = reader.cells, _pack(_TS_MAX - at)
+            return [self._newest(cells, key, inverted) for key in keys]
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            self._release(reader)
+
+    def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]:
+        reader = self._acquire()
+        try:
+            return self._scan(reader.cells, start, stop, at, limit)
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            self._release(reader)
+
+    def write(
+        self,
+        batches: Iterable[Sequence[Cell]],
+        superseded: Iterable[tuple[int, bytes, int]],
+        meta: dict[str, bytes],
+        between: Callable[[], None],
+    ) -> None:
+        try:
+            with self._environment.begin(write=True) as transaction:
+                cells = transaction.cursor(self._cells)
+                for batch in batches:
+                    cells.putmulti(_encode_cells(batch))
+                    between()
+                notes = transaction.cursor(self._notes)
+                for some in _split(superseded, NOTES_PER_BATCH):
+                    notes.putmulti(_encode_notes(some))
+                    between()
+                for name, value in meta.items():
+                    transaction.put(name.encode(), _seal(name.encode(), value), db=self._meta)
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            self._start_generation()
+
+    def prune(self, horizon: int, limit: int) -> int:
+        due = self._due_notes(horizon, limit)
+        if due:
+            self._delete([_cell_key_of_note(note_key) for note_key in due], due)
+        return len(due)
+
+    def max_key(self, start: bytes, stop: bytes) -> bytes | None:
+        with self._reading() as reader:
+            cells = reader.cells
+            found = cells.set_range(stop[:SEEK_BYTES_MAX])
+            # A key that is a prefix of `stop` lies before it, but its cells, being longer, may lie behind.
+            if not found or self._checked(cells)[:-_TS_BYTES] >= stop:
+                found = cells.prev() if found else cells.last()
+            key = self._checked(cells)[:-_TS_BYTES] if found else None
+            return key if key is not None and key >= start else None
+
+    def meta(self, name: str) -> bytes | None:
+        with self._reading() as reader:
+            stored = reader.transaction.get(name.encode(), db=self._meta)
+            # A name that is missing may be one that was damaged. There are few, so all are looked at.
+            entries = [(name.encode(), stored)] if stored else list(reader.transaction.cursor(self._meta))
+        for entry, sealed in entries:
+            if crc32(sealed, crc32(entry)) != _RESIDUE:
+                raise self._damage(f"the meta entry {entry!r}")
+        return stored[:-_CRC_BYTES] if stored else None
+
+    def drop_range(self, start: bytes, stop: bytes) -> None:
+        # The notes stay: `prune` removes them when their time has come. To find them here, all notes would be read.
+        while cell_keys := self._cell_keys(start, stop, DROP_CELLS_MAX):
+            self._delete(cell_keys, [])
+
+    def stat(self) -> dict[str, int]:
+        with self._reading() as reader:
+            cells, notes, meta = (reader.transaction.stat(db) for db in (self._cells, self._notes, self._meta))
+        pages = sum(each["branch_pages"] + each["leaf_pages"] + each["overflow_pages"] for each in (cells, notes, meta))
+        return {
+            "cells": cells["entries"],
+            "notes": notes["entries"],
+            "used_bytes": pages * cells["psize"],
+            "file_bytes": (self._environment.info()["last_pgno"] + 1) * cells["psize"],
+        }
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop_idle()
+        self._environment.close()
+
+    # Reading
+
+    def _newest(self, cells: lmdb.Cursor[bytes], key: bytes, inverted: bytes) -> Cell | None:
+        """The cell at a seek to key | inverted, if it is one of the key; else nothing is there."""
+        try:
+            found = cells.set_range(key + inverted)
+        except lmdb.BadValsizeError:
+            return None  # Longer than any key that can be stored.
+        if found:
+            cell_key, stored = cells.item()
+            if crc32(stored, crc32(cell_key)) != _RESIDUE:
+                raise self._cell_damage(cell_key)
+            if cell_key[:-8] == key:
+                return _decode(key, cell_key, stored)
+        self._check_before(cells, found, key + inverted)
+        return None
+
+    def _check_before(self, cells: lmdb.Cursor[bytes], found: bool, sought: bytes) -> None:
+        """After a seek, `found` or not, step back and check the neighbour.
+
+        A cell whose LMDB key was damaged is not found any more. It still lies in its old place, so that it is one of
+        the two neighbours of the place where it is sought: before "there is none" is believed, both are checked.
+        """
+        if (cells.prev() if found else cells.last()) and self._checked(cells) >= sought:
+            raise self._cell_damage(cells.key())
+
+    def _scan(self, cells: lmdb.Cursor[bytes], start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]:
+        """Steps over versions that are not asked for one by one, and seeks when a key has many of them."""
+        found: list[Cell] = []
+        done = last = b""
+        steps = 0
+        item, step, seek = cells.item, cells.next, cells.set_range
+        more = self._seek_key(cells, start)
+        while more and len(found) < limit:
+            cell_key, stored = item()
+            # Where LMDB's own pages are damaged, good cells come twice or in a wrong place, and others are missing.
+            if crc32(stored, crc32(cell_key)) != _RESIDUE or cell_key <= last:
+                raise self._cell_damage(cell_key)
+            last = cell_key
+            key = cell_key[:-8]
+            if key == done:
+                steps += 1
+                more = step() if steps < STEPS_BEFORE_SEEK else seek(key + _AFTER_VERSIONS)
+            elif key >= stop:
+                break
+            elif (cell := _decode(key, cell_key, stored)).commit_ts > at:
+                steps += 1
+                more = step() if steps < STEPS_BEFORE_SEEK else seek(key + _pack(_TS_MAX - at))
+            else:
+                found.append(cell)
+                done, steps = key, 0
+                more = step()
+        return found
+
+    def _seek_key(self, cells: lmdb.Cursor[bytes], start: bytes) -> bool:
+        """Put the cursor on the first cell with key >= start, and check that none is passed over."""
+        sought = start[:SEEK_BYTES_MAX]
+        found = cells.set_range(sought)
+        # A key that is a prefix of `start`, as the last key of the page before is, lies before it, but its cells, being
+        # longer, may lie behind. No two keys are prefixes of `start`, so one more seek is enough.
+        if found and (key := self._checked(cells)[:-_TS_BYTES]) < start:
+            sought = key + _AFTER_VERSIONS
+            found = cells.set_range(sought)
+        self._check_before(cells, found, sought)
+        return found and cells.set_range(sought)
+
+    def _checked(self, cells: lmdb.Cursor[bytes]) -> bytes:
+        """The LMDB key of the cell under the cursor."""
+        cell_key, stored = cells.item()
+        if crc32(stored, crc32(cell_key)) != _RESIDUE:
+            raise self._cell_damage(cell_key)
+        return cell_key
+
+    def _due_notes(self, horizon: int, limit: int) -> list[bytes]:
+        due: list[bytes] = []
+        with self._reading() as reader:
+            for note_key, stored in islice(reader.transaction.cursor(self._notes), limit):
+                if crc32(stored, crc32(note_key)) != _RESIDUE:
+                    raise self._damage(f"the garbage note {note_key.hex()}")
+                if _unpack_from(note_key)[0] > horizon:
+                    break
+                due.append(note_key)
+        return due
+
+    def _cell_keys(self, start: bytes, stop: bytes, limit: int) -> list[bytes]:
+        """Every version in the range, values unread."""
+        found: list[bytes] = []
+        with self._reading() as reader:
+            cells = reader.cells
+            more = self._seek_key(cells, start)
+            while more and len(found) < limit and (cell_key := cells.key())[:-_TS_BYTES] < stop:
+                found.append(cell_key)
+                more = cells.next()
+        return found
+
+    # Read transactions
+
+    @contextmanager
+    def _reading(self) -> Iterator[_Reader]:
+        """For the calls that are rare. The frequent ones write this out, because it costs a microsecond."""
+        reader = self._acquire()
+        try:
+            yield reader
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            self._release(reader)
+
+    def _acquire(self) -> _Reader:
+        while self._idle:
+            try:
+                reader = self._idle.pop()
+            except IndexError:
+                break  # Another thread was faster.
+            if reader.generation == self._generation:
+                return reader
+            reader.transaction.abort()
+        # Asked before the transaction begins: it may be newer than its generation says, never older.
+        generation = self._generation
+        try:
+            transaction = self._environment.begin(self._cells)
+            return _Reader(generation, transaction, transaction.cursor())
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+
+    def _release(self, reader: _Reader) -> None:
+        if reader.generation == self._generation and len(self._idle) < IDLE_READERS_MAX:
+            self._idle.append(reader)
+        else:
+            reader.transaction.abort()
+
+    def _start_generation(self) -> None:
+        self._generation += 1
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            try:
+                self._idle.pop().transaction.abort()
+            except IndexError:
+                break  # Another thread took the last one.
+
+    # Writing
+
+    def _delete(self, cell_keys: list[bytes], note_keys: list[bytes]) -> None:
+        """In one transaction. A cell that is not there is passed over: it was dropped, or pruned before a crash."""
+        try:
+            with self._environment.begin(write=True) as transaction:
+                for cell_key in cell_keys:
+                    transaction.delete(cell_key, db=self._cells)
+                for note_key in note_keys:
+                    transaction.delete(note_key, db=self._notes)
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            self._start_generation()
+
+    # Opening and errors
+
+    def _open_databases(self) -> None:
+        """Open the store, or make one if the environment has nothing in it yet."""
+        try:
+            with self._environment.begin(write=True) as transaction:
+                new = transaction.stat()["entries"] == 0
+                self._cells = self._environment.open_db(b"cells", transaction, create=new)
+                self._notes = self._environment.open_db(b"notes", transaction, create=new)
+                self._meta = self._environment.open_db(b"meta", transaction, create=new)
+                if new:
+                    name = FORMAT_NAME.encode()
+                    transaction.put(name, _seal(name, FORMAT), db=self._meta)
+        except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
+            raise self._not_a_store("it holds other data") from error
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        found = self.meta(FORMAT_NAME)
+        if found is None:
+            raise self._not_a_store("it holds other data")
+        if found != FORMAT:
+            raise self._not_a_store(f"its format is {found!r}, this version reads {FORMAT!r}")
+
+    def _not_a_store(self, reason: str) -> Error:
+        return OperationalError(
+            f"{self._file} is not a store that this version can read: {reason}",
+            hint="check the path, or open it with the version of Viewtide that wrote it",
+        )
+
+    def _failure(self, error: lmdb.Error | OSError) -> Error:
+        if self._closed:
+            return InterfaceError(f"the store {self._file} is closed", hint="open the database again")
+        if isinstance(error, lmdb.MapFullError):
+            return OperationalError(
+                f"the store {self._file} is full: it has reached its limit of {MAP_BYTES} bytes",
+                hint="delete data or shorten the history that is kept",
+            )
+        code = error.errno if isinstance(error, OSError) else error.code
+        # A disk that fills up in the middle of a write is an I/O error to LMDB.
+        if code == errno.ENOSPC or (code == errno.EIO and disk_usage(self._file.parent).free < FREE_BYTES_MIN):
+            return OperationalError(
+                f"no space left on the device that holds the store {self._file}",
+                hint="free some space and open the database again; nothing acknowledged is lost",
+            )
+        return OperationalError(f"the store {self._file} failed: {error}", hint="check the disk and the system's log")
+
+    def _damage(self, what: str) -> Error:
+        return OperationalError(
+            f"damage in the store {self._file}: {what} does not match its checksum or its place",
+            hint="restore the database from a backup, and check the disk and the memory of this machine",
+        )
+
+    def _cell_damage(self, cell_key: bytes) -> Error:
+        """The table id may be what was damaged, so the whole LMDB key is named too."""
+        table_id, key = int.from_bytes(cell_key[:4], "big"), cell_key[:-_TS_BYTES]
+        return self._damage(f"the row of table {table_id} with key {key.hex()} and its version {cell_key[-8:].hex()}")
+
+
+def _decode(key: bytes, cell_key: bytes, stored: bytes) -> Cell:
+    """A scan spends a third of its time here, so the lengths are written as numbers and Cell.__new__ is passed by."""
+    return _make_tuple(Cell, (key, _TS_MAX - _unpack_from(cell_key, -8)[0], stored[:-5] if stored[-5] else None))
+
+
+def _seal(lmdb_key: bytes, body: bytes) -> bytes:
+    """`body` with the checksum behind it."""
+    return body + crc32(body, crc32(lmdb_key)).to_bytes(_CRC_BYTES, "little")
+
+
+def _encode_cells(batch: Sequence[Cell]) -> list[tuple[bytes, bytes]]:
+    """In key order: LMDB stays on a page while it can. The sort is stable, so that the last of equal cells wins."""
+    items = []
+    for key, commit_ts, value in batch:
+        _check_length(key)
+        cell_key = key + _pack(_TS_MAX - commit_ts)
+        items.append((cell_key, _seal(cell_key, _TOMBSTONE if value is None else value + _VALUE)))
+    items.sort(key=itemgetter(0))
+    return items
+
+
+def _encode_notes(superseded: Iterable[tuple[int, bytes, int]]) -> list[tuple[bytes, bytes]]:
+    items = []
+    for by_ts, key, commit_ts in superseded:
+        _check_length(key)
+        note_key = _pack(by_ts) + key + _pack(commit_ts)
+        items.append((note_key, _seal(note_key, b"")))
+    items.sort()
+    return items
+
+
+def _cell_key_of_note(note_key: bytes) -> bytes:
+    return note_key[_TS_BYTES:-_TS_BYTES] + _pack(_TS_MAX - _unpack_from(note_key, -_TS_BYTES)[0])
+
+
+def _check_length(key: bytes) -> None:
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise InternalError(
+            f"a key of {len(key)} bytes reached the store, which takes 1 to {KEY_BYTES_MAX}: {key[:32].hex()}..."
+        )
+
+
+def _split(notes: Iterable[tuple[int, bytes, int]], size: int) -> Iterator[list[tuple[int, bytes, int]]]:
+    remaining = iter(notes)
+    while some := list(islice(remaining, size)):
+        yield some
+
+
+def _make_directory(path: Path) -> None:
+    """With the parent synced: the name of a new store must be as durable as what is acknowledged in it."""
+    try:
+        if path.is_dir():
+            return
+        path.mkdir(mode=0o700, parents=True)
+        parent = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        raise OperationalError(
+            f"cannot make the directory {path} for a store: {error.strerror}", hint="choose another path"
+        ) from error

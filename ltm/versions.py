@@ -1,0 +1,298 @@
+"""Multi-version rows of one LTM in memory, as layers over a store.
+
+    dirty    versions since the last checkpoint began      written by commits
+    frozen   versions that a checkpoint is writing now     read only
+    young    versions that are in the store, kept to read  rows of the last checkpoint, loaded rows
+    old      the same, one generation older                dropped when the next generation begins
+
+Content moves only from a layer to the one below it, and arrives there before it leaves. A reader that looks from top
+to bottom therefore misses nothing, without any lock. Each entry is a chain, newest version first, of immutable tuples
+(commit_ts, row, older); row is None where the row was deleted. What no layer has is in the store or nowhere.
+
+Nothing here reads: what is not in memory is raised as `NotLoaded`, the driver loads it with `admit` and asks again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, Optional, TypeAlias, TypeVar
+
+from ..changetables.types import Row
+
+R = TypeVar("R")
+Version: TypeAlias = tuple[int, Optional[R], Optional[tuple]]  # type: ignore[type-arg]  # a recursive tuple
+
+#: What a key without any row looks like.
+ABSENT: tuple[int, None, None] = (0, None, None)
+
+
+class NotLoaded(Exception):
+    """The call needs rows that only the store has: load `keys` (or the index entries under `prefixes`), then repeat."""
+
+    def __init__(self, table_id: int, keys: list[bytes], prefixes: list[bytes]) -> None:
+        super().__init__(table_id)
+        self.table_id = table_id
+        self.keys = keys
+        self.prefixes = prefixes
+
+
+class Horizon:
+    """Who still reads what: decides which superseded versions may be forgotten.
+
+    durable_ts   every version at or below it is durable; new readers read there
+    sealed_ts    every version at or below it is durable or in the flush that is under way
+    pins         the timestamps of readers at work, by reader
+    """
+
+    __slots__ = ("durable_ts", "pins", "sealed_ts")
+
+    def __init__(self) -> None:
+        self.durable_ts = 0
+        self.sealed_ts = 0
+        self.pins: dict[int, int] = {}
+
+    def pin(self, reader: int) -> int:
+        """Register a reader at durable_ts. The second look closes the gap to a commit that just forgot that version."""
+        while True:
+            at = self.durable_ts
+            self.pins[reader] = at
+            if at == self.durable_ts:
+                return at
+
+    def unpin(self, reader: int) -> None:
+        self.pins.pop(reader, None)
+
+    def pinned_between(self, low: int, high: int) -> bool:
+        """Is there a reader that sees a version written at `low` and superseded at `high`?"""
+        return any(low <= at < high for at in list(self.pins.values()))
+
+    def oldest(self) -> int:
+        """Nobody reads below it, now or later."""
+        return min([self.durable_ts, *list(self.pins.values())])
+
+
+class _Keys(NamedTuple):
+    """The keys of one dirty layer in order. The dict only grows, so its length says whether this is up to date."""
+
+    rows: dict[bytes, tuple]  # type: ignore[type-arg]
+    count: int
+    ordered: list[bytes]
+
+
+class TableVersions(Generic[R]):
+    """The versions of one table, index or view."""
+
+    __slots__ = (
+        "_dirty_keys", "_frozen_keys", "changed_ts", "decode", "dirty", "encode", "frozen", "frozen_replaced", "horizon",
+        "old", "replaced", "stored_max", "table_id", "young",
+    )  # fmt: skip
+
+    def __init__(
+        self, table_id: int, horizon: Horizon, encode: Callable[[R], bytes], decode: Callable[[bytes], R]
+    ) -> None:
+        self.table_id = table_id
+        self.horizon = horizon
+        self.encode = encode
+        self.decode = decode
+        self.dirty: dict[bytes, Version[R]] = {}
+        self.frozen: dict[bytes, Version[R]] = {}
+        self.young: dict[bytes, Version[R]] = {}
+        self.old: dict[bytes, Version[R]] = {}
+        #: Keys of the dirty layer whose first version there took the place of an older one: that one becomes garbage.
+        self.replaced: set[bytes] = set()
+        self.frozen_replaced: set[bytes] = set()
+        #: No key above it is in the store: new keys, the common insert, need no look-up there.
+        self.stored_max = b""
+        self.changed_ts = 0
+        self._dirty_keys = _Keys(self.dirty, 0, [])
+        self._frozen_keys = _Keys(self.frozen, 0, [])
+
+    # -- reading
+
+    def newest(self, key: bytes) -> Version[R] | None:
+        """The newest version in memory (ABSENT if there surely is none), or None: it must be loaded."""
+        version = self.dirty.get(key)
+        if version is None:
+            version = self.frozen.get(key)
+            if version is None:
+                version = self.young.get(key)
+                if version is None:
+                    version = self.old.get(key)
+                    if version is not None:
+                        self.young[key] = version
+                    elif key > self.stored_max:
+                        return ABSENT
+        return version
+
+    def newest_many(self, keys: Iterable[bytes]) -> list[Version[R]]:
+        newest = self.newest
+        versions = [newest(key) for key in keys]
+        if None in versions:
+            raise NotLoaded(self.table_id, [key for key, version in zip(keys, versions) if version is None], [])
+        return versions  # type: ignore[return-value]  # no None is left
+
+    def at(self, key: bytes, ts: int) -> Version[R] | None:
+        """The version that a reader at `ts` sees, or None: the store has to be asked."""
+        for layer in (self.dirty, self.frozen, self.young, self.old):
+            version = layer.get(key)
+            while version is not None:
+                if version[0] <= ts:
+                    return version
+                version = version[2]
+        return ABSENT if key > self.stored_max else None
+
+    def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
+        """The keys of the dirty and frozen layers in start <= key < stop, in order."""
+        dirty = self.dirty
+        frozen = self.frozen  # after dirty, which may have become the frozen layer just now
+        self._dirty_keys = ordered = _in_order(self._dirty_keys, dirty)
+        found = ordered.ordered[bisect_left(ordered.ordered, start) : bisect_left(ordered.ordered, stop)]
+        if frozen and frozen is not dirty:
+            self._frozen_keys = ordered = _in_order(self._frozen_keys, frozen)
+            more = ordered.ordered[bisect_left(ordered.ordered, start) : bisect_left(ordered.ordered, stop)]
+            found = sorted({*found, *more}) if found else more
+        return found
+
+    def changed_between(self, start: bytes, stop: bytes, since: int) -> bool:
+        """Did anything in the range change after `since`, as far as memory tells (see `Ltm.changed_in_store`)?"""
+        if self.changed_ts <= since:
+            return False
+        for key in self.keys_between(start, stop):
+            version = self.dirty.get(key) or self.frozen.get(key)
+            if version is not None and version[0] > since:
+                return True
+        return False
+
+    # -- writing (one thread at a time)
+
+    def put(self, key: bytes, ts: int, row: R | None, replaces: bool) -> None:
+        """A new version; `replaces`: there is an older one, in whatever layer or in the store."""
+        head = self.dirty.get(key)
+        self.dirty[key] = (ts, row, None if head is None else self._kept(head))
+        if replaces and head is None:
+            self.replaced.add(key)
+        self.changed_ts = ts
+
+    def _kept(self, head: Version[R]) -> Version[R] | None:
+        """What stays of the chain below a new version: what readers, now or later, can still see."""
+        if head[0] > self.horizon.sealed_ts:
+            # Not yet in any flush: it becomes durable together with the new version, nobody ever reads between them.
+            return head[2]
+        older = head[2]
+        if older is None or (self.horizon.pins and self.horizon.pinned_between(older[0], head[0])):
+            return head
+        return (head[0], head[1], older[2])
+
+    def admit(self, key: bytes, version: Version[R]) -> None:
+        """Keep a version that was loaded from the store: the newest one there, or ABSENT."""
+        self.young.setdefault(key, version)
+
+    # -- layers
+
+    def freeze(self) -> None:
+        """The dirty layer is handed to a checkpoint. The frozen one must be empty: one checkpoint at a time."""
+        self.frozen_replaced = self.replaced
+        self._frozen_keys = self._dirty_keys
+        self.frozen = self.dirty
+        self.dirty = {}
+        self.replaced = set()
+
+    def checkpointed(self, max_key: bytes) -> None:
+        """All that is frozen is in the store now; `max_key` is the highest key of it."""
+        if self.frozen:
+            self.stored_max = max(self.stored_max, max_key)
+            self.old = self.young
+            self.young = self.frozen
+            self.frozen = {}
+            self.frozen_replaced = set()
+
+    def age(self) -> None:
+        """A new generation: rows that nobody asked for since the last one are forgotten."""
+        self.old = self.young
+        self.young = {}
+
+    def transform(self, change: Callable[[R], R]) -> None:
+        """Rewrite every row in memory (a column was added)."""
+
+        def chain(version: Version[R]) -> Version[R]:
+            ts, row, older = version
+            return (ts, None if row is None else change(row), None if older is None else chain(older))
+
+        for name in ("old", "young", "frozen", "dirty"):
+            setattr(self, name, {key: chain(version) for key, version in getattr(self, name).items()})
+
+
+def _in_order(known: _Keys, rows: dict[bytes, tuple]) -> _Keys:  # type: ignore[type-arg]
+    if known.rows is not rows:
+        known = _Keys(rows, 0, [])
+    if known.count == len(rows):
+        return known
+    keys = list(rows)  # atomic, in order of insertion: what is new stands behind the keys known
+    ordered = known.ordered + keys[known.count :]
+    ordered.sort()  # nearly sorted: one merge
+    return _Keys(rows, len(keys), ordered)
+
+
+class IndexVersions(TableVersions[bytes]):
+    """The entries of an index: row = the primary key. Look-ups go by prefix, so entries are also kept by prefix."""
+
+    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_stored", "_stored_count")
+
+    #: Entries of the store that are kept by prefix between two checkpoints.
+    STORED_ENTRIES_MAX = 100_000
+
+    def __init__(self, table_id: int, horizon: Horizon) -> None:
+        super().__init__(table_id, horizon, bytes, bytes)
+        self._by_prefix: dict[bytes, list[bytes]] = {}
+        self._by_prefix_frozen: dict[bytes, list[bytes]] = {}
+        self._stored: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        self._stored_count = 0
+
+    def put_entry(self, prefix: bytes, key: bytes, ts: int, primary_key: bytes | None) -> None:
+        if key not in self.dirty:
+            entries = self._by_prefix.get(prefix)
+            if entries is None:
+                self._by_prefix[prefix] = [key]
+            else:
+                entries.append(key)
+        # A new entry never needs a garbage note: before it there is nothing, or a tombstone that has its own.
+        self.put(key, ts, primary_key, primary_key is None)
+
+    def primary_keys(self, prefix: bytes) -> list[bytes]:
+        """The primary keys of the newest rows under `prefix`, in key order."""
+        found: dict[bytes, bytes | None] = {}
+        if prefix < self.stored_max:
+            stored = self._stored.get(prefix)
+            if stored is None:
+                raise NotLoaded(self.table_id, [], [prefix])
+            found.update(stored)
+        for key in self._by_prefix_frozen.get(prefix, ()):
+            found[key] = self.frozen[key][1]
+        for key in self._by_prefix.get(prefix, ()):
+            found[key] = self.dirty[key][1]
+        return [found_key for _, found_key in sorted(found.items()) if found_key is not None]
+
+    def admit_prefix(self, prefix: bytes, entries: list[tuple[bytes, bytes]]) -> None:
+        """Keep the newest entries under `prefix` as the store has them."""
+        if self._stored_count > self.STORED_ENTRIES_MAX:
+            self._forget_stored()
+        self._stored[prefix] = entries
+        self._stored_count += 1 + len(entries)
+
+    def freeze(self) -> None:
+        super().freeze()
+        self._by_prefix_frozen = self._by_prefix
+        self._by_prefix = {}
+
+    def checkpointed(self, max_key: bytes) -> None:
+        super().checkpointed(max_key)
+        self._by_prefix_frozen = {}
+        self._forget_stored()
+
+    def _forget_stored(self) -> None:
+        self._stored = {}
+        self._stored_count = 0
+
+
+RowVersions: TypeAlias = TableVersions[Row]

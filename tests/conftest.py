@@ -1,0 +1,66 @@
+"""Settings that all tests share: how hard Hypothesis tries, and where a test's database lives.
+
+The profile is chosen by `VIEWTIDE_TEST_PROFILE` (dev or full), or by `VIEWTIDE_SOAK=1`. Plain `pytest` uses dev;
+`make test` uses full.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+EXAMPLES_DEV = 20
+EXAMPLES_FULL = 100
+EXAMPLES_SOAK = 5_000
+# A test that states its own number of examples keeps its proportion to the others: it is scaled by these.
+EXAMPLES_FACTOR = {"dev": 0.25, "full": 1.0, "soak": 20.0}
+EXAMPLES_MIN = 10
+
+SOAK = os.environ.get("VIEWTIDE_SOAK", "") not in ("", "0")
+PROFILE = "soak" if SOAK else os.environ.get("VIEWTIDE_TEST_PROFILE", "dev")
+
+# No deadline per example: a shared machine pauses at any time, and pytest-timeout ends what hangs.
+for name, examples in (("dev", EXAMPLES_DEV), ("full", EXAMPLES_FULL), ("soak", EXAMPLES_SOAK)):
+    settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(PROFILE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Scale the tests that state their own `max_examples`, which a profile alone does not reach."""
+    if PROFILE == "full":
+        return
+    scaled: set[int] = set()
+    for item in items:
+        target, name = _own_settings(item)
+        if target is None or id(target) in scaled:
+            continue
+        scaled.add(id(target))
+        own = getattr(target, name)
+        setattr(target, name, settings(own, max_examples=_scaled(own.max_examples)))
+
+
+def _own_settings(item: pytest.Item) -> tuple[object | None, str]:
+    """Where a test keeps the settings that it states itself: a state machine's class or a `@given` function."""
+    machine = getattr(item, "cls", None)
+    own = getattr(machine, "settings", None)
+    default = settings.get_profile(PROFILE)
+    if isinstance(own, settings) and own.max_examples != default.max_examples:
+        return machine, "settings"
+    # The name is Hypothesis's own and there is no public one.
+    function = getattr(item, "function", None)
+    if getattr(function, "_hypothesis_internal_settings_applied", False):
+        return function, "_hypothesis_internal_use_settings"
+    return None, ""
+
+
+def _scaled(examples: int) -> int:
+    return max(min(examples, EXAMPLES_MIN), int(examples * EXAMPLES_FACTOR[PROFILE]))
+
+
+@pytest.fixture
+def db_path(tmp_path: Path) -> Path:
+    """A directory that does not exist yet, for one test's database."""
+    return tmp_path / "test.db"
