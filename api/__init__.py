@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import aio
-    from .changetables.builder import JoinEdge, JoinTable, Query, avg, count, query, sum  # noqa: A004
+    from . import aio as aio
+    from .changetables.builder import JoinEdge, JoinTable, Query, avg, count, query, sum
     from .database import Database, column, connect
     from .errors import (
         Busy,

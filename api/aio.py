@@ -5,8 +5,8 @@
         await tx.insert("events", {"id": 1, "product": 7, "cost": 30})
 
 Short work runs on the loop's own thread, where it is fastest: what the tasks commit in one turn of the loop goes into
-one flush, and the loop waits for that one sync. Long work (creating views and indexes, verify, opening, closing) runs in a
-thread beside it.
+one flush, and the loop waits for that one sync. Long work (creating views and indexes, verify, opening, closing) runs
+in a thread beside it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from .transaction import Transaction
 from .view import VerifyReport, View, ViewStatus
 
 if TYPE_CHECKING:
-    import pandas
-    import pyarrow
+    from .arrow import ArrowTable, DataFrame
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -174,10 +173,10 @@ class AsyncView:
     ) -> Result:
         return self._view.rows(at_least=at_least, latest=latest, max_lag=max_lag)
 
-    async def to_arrow(self) -> pyarrow.Table:
+    async def to_arrow(self) -> ArrowTable:
         return self._view.to_arrow()
 
-    async def to_pandas(self) -> pandas.DataFrame:
+    async def to_pandas(self) -> DataFrame:
         return self._view.to_pandas()
 
     async def status(self) -> ViewStatus:
@@ -253,7 +252,7 @@ class AsyncDatabase:
     async def drop_table(self, name: str) -> None:
         await asyncio.to_thread(self._database.drop_table, name)
 
-    async def add_column(self, table: str, name: str, type: object) -> None:  # noqa: A002
+    async def add_column(self, table: str, name: str, type: object) -> None:
         await asyncio.to_thread(self._database.add_column, table, name, type)
 
     async def drop_column(self, table: str, name: str) -> None:

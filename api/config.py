@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from .changetables.errors import InterfaceError
 
-
 CACHE_ROWS = 200_000
 
 

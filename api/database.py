@@ -28,6 +28,7 @@ from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
 from .config import CACHE_ROWS, Config
 from .coordinator.build import build_index, build_view
+from .ltm.catalog import Catalog
 from .ltm.catalog import View as CatalogView
 from .names import nearest
 from .node import Node, open_directory, open_memory
@@ -54,7 +55,7 @@ def backoffs_ms() -> Iterator[float]:
         longest = min(longest * 2, _BACKOFF_MS_MAX)
 
 
-def column(type: object, *, nullable: bool = True, default: object = None) -> ColumnSpec:  # noqa: A002
+def column(type: object, *, nullable: bool = True, default: object = None) -> ColumnSpec:
     """A column with more to say than its type: `vt.column(int, nullable=False, default=0)`."""
     return ColumnSpec(type, nullable, default)
 
@@ -192,7 +193,7 @@ class Database:
             self._refuse_dependents(f"drop table {name!r}", self._views_on(table))
             self._engine.change_catalog(lambda before: before.without_table(name))
 
-    def add_column(self, table: str, name: str, type: object) -> None:  # noqa: A002
+    def add_column(self, table: str, name: str, type: object) -> None:
         """Add a column online; rows that exist have its default, or NULL."""
         with self._changing:
             before = self._table(table)
@@ -308,7 +309,7 @@ class Database:
 
     # -- inside
 
-    def _catalog(self):  # type: ignore[no-untyped-def]
+    def _catalog(self) -> Catalog:
         self._node.check_open()
         return self._engine.ltm.tables.catalog
 
@@ -316,7 +317,7 @@ class Database:
         table = self._catalog().tables.get(name)
         if table is None:
             raise unknown_table(name, self._engine.ltm.tables)
-        return table  # type: ignore[no-any-return]
+        return table
 
     def _check_free(self, name: str) -> None:
         catalog = self._catalog()
@@ -406,5 +407,3 @@ def _uses(definition: Definition, table: str, position: int) -> bool:
         or any(inside(condition) for condition in (*definition.filters, *(definition.group_by or ())))
         or any(inside(side) for equality in definition.equalities for side in (equality.left, equality.right))
     )
-
-

@@ -11,7 +11,12 @@ _UNITS_MS = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
 
 
 def milliseconds(duration: object) -> float:
-    if isinstance(duration, int | float) and not isinstance(duration, bool) and duration >= 0 and math.isfinite(duration):
+    if (
+        isinstance(duration, int | float)
+        and not isinstance(duration, bool)
+        and duration >= 0
+        and math.isfinite(duration)
+    ):
         return float(duration)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", duration) if isinstance(duration, str) else None
     if match is None:

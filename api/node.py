@@ -109,6 +109,8 @@ def _check_directory(directory: Path) -> None:
     if directory.is_dir():
         names = {entry.name for entry in directory.iterdir()}
         if names and not names & {"LOCK", "log", "store"}:
-            raise OperationalError(f"{directory} holds something else than a Viewtide database", hint="choose a new path")
+            raise OperationalError(
+                f"{directory} holds something else than a Viewtide database", hint="choose a new path"
+            )
     elif directory.exists():
         raise OperationalError(f"{directory} is a file", hint="a database is a directory: choose another path")

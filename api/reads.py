@@ -83,7 +83,9 @@ class Reads:
                 raise ProgrammingError(
                     f"the join needs an index on {name}({listed})", hint=f"db.create_index({name!r}, {listed!r})"
                 )
-        plan = compile_view("join", 0, definition, {name: tables[name] for name in {s.table for s in definition.sources}})
+        plan = compile_view(
+            "join", 0, definition, {name: tables[name] for name in {s.table for s in definition.sources}}
+        )
         source, rows = self._start_rows(definition.sources, start)
         running = plan.join_from(source, rows)
         answers: list[list[object]] | None = None
@@ -396,5 +398,3 @@ def unknown_table(name: object, tables: Tables) -> ProgrammingError:
     if name in tables.views:
         return ProgrammingError(f"{name!r} is a view", hint=f"read it with .view({name!r})")
     return ProgrammingError(f"there is no table {name!r}", hint=nearest(name, tables.by_name))
-
-

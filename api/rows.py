@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from .changetables.errors import InterfaceError
+from .arrow import to_arrow
 from .changetables.rows import to_api
 from .changetables.schema import Table
 from .changetables.types import Row as Values
 from .changetables.types import Type
 
 if TYPE_CHECKING:
-    import pandas
-    import pyarrow
+    from .arrow import ArrowTable, DataFrame
 
 
 class Columns:
@@ -145,17 +144,11 @@ class Result(Sequence[Row]):
     def __repr__(self) -> str:
         return f"Result({self._rows!r}, watermark={self.watermark}, lag_ms={self.lag_ms})"
 
-    def to_arrow(self) -> pyarrow.Table:
+    def to_arrow(self) -> ArrowTable:
         """The rows as an Arrow table; needs the extra `batch`."""
-        arrow = _pyarrow()
-        columns = zip(*(row.values() for row in self._rows), strict=True) if self._rows else [()] * len(self.columns)
-        arrays = [
-            arrow.array(list(values), type=_arrow_type(arrow, type_))
-            for values, type_ in zip(columns, self._columns.types, strict=True)
-        ]
-        return arrow.table(dict(zip(self.columns, arrays, strict=True)))
+        return to_arrow(self.columns, self._columns.types, [tuple(row.values()) for row in self._rows])
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """The rows as a pandas frame; needs pandas and the extra `batch`."""
         return self.to_arrow().to_pandas()
 
@@ -166,23 +159,3 @@ class Token:
 
     commit_ts: int
     tx_id: tuple[int, int] = (0, 0)
-
-
-def _pyarrow():  # type: ignore[no-untyped-def]  # an optional module
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise InterfaceError("pyarrow is not installed", hint="pip install 'viewtide[batch]'") from error
-    return pyarrow
-
-
-def _arrow_type(arrow, type_: Type):  # type: ignore[no-untyped-def]  # an optional module's types
-    plain = {
-        "float": arrow.float64, "str": arrow.string, "bytes": arrow.binary, "bool": arrow.bool_, "date": arrow.date32,
-    }  # fmt: skip
-    if type_.kind in plain:
-        return plain[type_.kind]()
-    if type_.kind in ("timestamp", "timestamptz"):
-        return arrow.timestamp("us", tz="UTC" if type_.kind == "timestamptz" else None)
-    # Sums of ints may exceed 64 bits, decimals have no fixed scale, json has any shape: Arrow finds the type.
-    return None

@@ -51,13 +51,14 @@ class Transaction(Reads):
         target = self._table(table)
         codec = target.codec
         intents = self._request.writes.get(table, {})
+        blind, versions = self._snapshot is None, target.versions
         added: dict[bytes, Intent] = {}
         for item in (rows,) if isinstance(rows, Mapping) else rows:
-            row = codec.row(item)  # type: ignore[arg-type]  # a mapping has no other item
+            row = codec.row(item)
             key = codec.key(row)
             before = added.get(key) or intents.get(key)
             if before is None:
-                if self._exists(target, key):
+                if not (blind and versions.surely_absent(key)) and self._exists(target, key):
                     raise self._duplicate(target, key)
                 added[key] = (ABSENT, row, None, True)
             else:
@@ -72,10 +73,10 @@ class Transaction(Reads):
         codec = target.codec
         added: dict[bytes, Intent] = {}
         for item in (rows,) if isinstance(rows, Mapping) else rows:
-            row = codec.row(item)  # type: ignore[arg-type]  # a mapping has no other item
+            row = codec.row(item)
             key = codec.key(row)
             whole = len(item) == len(target.table.columns)
-            changes = None if whole else codec.changes(item)  # type: ignore[arg-type]
+            changes = None if whole else codec.changes(item)
             before = added.get(key) or self._intent(target, key)
             if before is None or changes is None:
                 added[key] = (ANY if before is None else before[0], row, changes, True)
@@ -163,7 +164,9 @@ class Transaction(Reads):
         """Where the commit stands in the one order; of a read-only transaction, its read timestamp."""
         if self._token is None:
             if self._ended is None:
-                raise InterfaceError("a transaction has its token after the commit", hint="read it after the with block")
+                raise InterfaceError(
+                    "a transaction has its token after the commit", hint="read it after the with block"
+                )
             self._check_open()
         assert self._token is not None
         return self._token
@@ -230,7 +233,9 @@ class Transaction(Reads):
             if self._row(target, new_key) is not None:
                 raise self._duplicate(target, new_key)
             before, there = self._intent(target, key), self._intent(target, new_key)
-            leave: Intent = (PRESENT, None, None, True) if before is None else (before[0], None, None, before[0] != ABSENT)
+            leave: Intent = (
+                (PRESENT, None, None, True) if before is None else (before[0], None, None, before[0] != ABSENT)
+            )
             self._write(target, {key: leave, new_key: (ABSENT if there is None else there[0], moved, None, True)})
         else:
             before = self._intent(target, key)

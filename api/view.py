@@ -15,9 +15,7 @@ from .reads import Snapshot, ViewReads, view_rows
 from .rows import Result, Row, Token
 
 if TYPE_CHECKING:
-    import pandas
-    import pyarrow
-
+    from .arrow import ArrowTable, DataFrame
     from .node import Node
 
 
@@ -88,10 +86,10 @@ class View:
         """The whole view."""
         return self.scan(at_least=at_least, latest=latest, max_lag=max_lag)
 
-    def to_arrow(self) -> pyarrow.Table:
+    def to_arrow(self) -> ArrowTable:
         return self.rows().to_arrow()
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         return self.rows().to_pandas()
 
     def status(self) -> ViewStatus:
@@ -138,9 +136,7 @@ class View:
             rows = {
                 name: [
                     values
-                    for _, values in ltm.scan(
-                        reads._tables.by_name[name].versions, *table_range(tables[name].id), at
-                    )
+                    for _, values in ltm.scan(reads._tables.by_name[name].versions, *table_range(tables[name].id), at)
                 ]
                 for name in {source.table for source in definition.sources}
             }

@@ -194,12 +194,14 @@ def define(source: Text, collected: From, keys: tuple[Expression, ...] | None, i
     if keys is None and any(_has_aggregate(item.expression) for item in items):
         keys = ()
     outputs: list[Output] = []
+    names: set[str] = set()
     for item in items:
         expression = item.expression
         if keys is not None:
             expression = _over_groups(source, expression, keys, item.place)
-        if any(output.name == item.name for output in outputs):
+        if item.name in names:
             raise source.wrong(f"two outputs named {item.name}", item.place, hint="give one of them an alias with AS")
+        names.add(item.name)
         outputs.append(Output(item.name, expression, expression.type))
     return Definition(
         sources=tuple(collected.sources),

@@ -83,7 +83,7 @@ class Busy(OperationalError):
 
 
 class UnsupportedView(NotSupportedError):
-    """A definition that cannot be kept incrementally. `reason` and `place` (line, column of the SQL) say why and where."""
+    """A definition that cannot be kept incrementally. `reason` and `place` (line, column) say why and where."""
 
     def __init__(self, reason: str, *, place: tuple[int, int] | None = None, hint: str = "") -> None:
         where = f" at line {place[0]}, column {place[1]}" if place else ""

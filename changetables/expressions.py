@@ -62,6 +62,36 @@ class GroupKey:
 Expression: TypeAlias = Literal | ColumnRef | Call | Aggregate | GroupKey
 
 OPERATORS = frozenset(
-    "+ - * / % neg = <> < <= > >= and or not is_null is_not_null is_distinct is_not_distinct in case coalesce nullif"
-    " cast abs lower upper length || like".split()
+    [
+        "+",
+        "-",
+        "*",
+        "/",
+        "%",
+        "neg",
+        "=",
+        "<>",
+        "<",
+        "<=",
+        ">",
+        ">=",
+        "and",
+        "or",
+        "not",
+        "is_null",
+        "is_not_null",
+        "is_distinct",
+        "is_not_distinct",
+        "in",
+        "case",
+        "coalesce",
+        "nullif",
+        "cast",
+        "abs",
+        "lower",
+        "upper",
+        "length",
+        "||",
+        "like",
+    ]
 )

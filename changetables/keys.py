@@ -477,9 +477,10 @@ class IndexCodec:
     `prefix_of(row)`: `prefix` of the row's indexed columns.
     """
 
-    __slots__ = ("_prefix", "columns", "entry", "keys", "prefix_of")
+    __slots__ = ("_prefix", "columns", "entry", "keys", "prefix_and_entry", "prefix_of")
 
     entry: Callable[[Row, bytes], bytes]
+    prefix_and_entry: Callable[[Row, bytes], tuple[bytes, bytes]]
     prefix_of: Callable[[Row], bytes]
 
     def __init__(self, table: Table, index: Index) -> None:
@@ -488,7 +489,10 @@ class IndexCodec:
         self.keys = key_codec(index.id, columns)
         self._prefix = _encoder(index.id, columns, _tuple_read(len(columns)), _INDEX_PREFIX)
         self.prefix_of = _encoder(index.id, columns, _positions_read(index.columns), _INDEX_PREFIX)
-        self.entry = _entry_encoder(index, columns)
+        self.entry = cast(Callable[[Row, bytes], bytes], _entry_encoder(index, columns, "entry"))
+        self.prefix_and_entry = cast(
+            Callable[[Row, bytes], tuple[bytes, bytes]], _entry_encoder(index, columns, "prefix, entry")
+        )
 
     def prefix(self, values: tuple[Value, ...]) -> bytes:
         """What exactly the entries of rows with these indexed values begin with.
@@ -506,7 +510,7 @@ def index_codec(table: Table, index: Index) -> IndexCodec:
     return IndexCodec(table, index)
 
 
-def _entry_encoder(index: Index, columns: Columns) -> Callable[[Row, bytes], bytes]:
+def _entry_encoder(index: Index, columns: Columns, result: str) -> object:
     key = _KeyExpression(index.id, columns)
     prefix_limit, shorten_prefix = _INDEX_PREFIX
     limit, shorten_entry = _SHORTENED
@@ -518,7 +522,7 @@ def _entry_encoder(index: Index, columns: Columns) -> Callable[[Row, bytes], byt
         body.append("if len(prefix) > prefix_limit: prefix = shorten_prefix(prefix)")
     body += [
         f"entry = prefix + primary_key[{TABLE_PREFIX_BYTES}:]",
-        "return entry if len(entry) <= limit else shorten_entry(entry)",
+        "if len(entry) > limit: entry = shorten_entry(entry)",
+        f"return {result}",
     ]
-    load = _positions_read(index.columns)
-    return cast(Callable[[Row, bytes], bytes], _function("entry(row, primary_key)", load, body, key.namespace))
+    return _function("entry(row, primary_key)", _positions_read(index.columns), body, key.namespace)

@@ -21,7 +21,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A table of its own, keyed (indexed columns, primary key); its `id` is a table id. `ready` is False while it is built."""
+    """A table of its own, keyed (indexed columns, primary key); its `id` is a table id. Not `ready`: still being built."""
 
     id: int
     columns: tuple[int, ...]

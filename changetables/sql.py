@@ -68,6 +68,7 @@ def identifier_name(identifier: exp.Identifier) -> str:
 
 # --- text and places ---
 
+_QUOTED = frozenset({TokenType.STRING, TokenType.IDENTIFIER})
 #: What cannot begin an item of a list.
 _NO_ITEM = frozenset(
     {
@@ -143,18 +144,27 @@ class SqlText(Text):
     def index_of(self, offset: int | None) -> int | None:
         return next((index for index, token in enumerate(self.tokens) if token.start == offset), None)
 
-    def function_place(self, node: exp.Expr) -> Place | None:
-        """A function's name: its own position, the word before its first argument, or the word by its name."""
-        if "start" in node.meta:
-            return self.place_of_offset(node.meta["start"])
-        index = self.index_of(self.offset(node))
+    def function_name(self, node: exp.Expr) -> tuple[str, Place | None]:
+        """The name of a function as it was written and where: at its own position or before its first argument."""
+        index = first = self.index_of(node.meta.get("start", self.offset(node)))
+        if "start" not in node.meta and index is not None:
+            while index and self.tokens[index - 1].token_type == TokenType.L_PAREN:
+                index -= 1
+            before = self.tokens[index - 1] if 0 < index != first else None
+            index = index - 1 if before is not None and before.text.isidentifier() else None
         if index is None:
-            return self.keyword(node.key.upper(), *(str(name).upper() for name in _names_of(node)))
+            names = _names_of(node) or [node.key]
+            return names[0].lower(), self.keyword(*(name.upper() for name in names)) or self.place(node)
+        token = self.tokens[index]
+        name = token.text if token.token_type == TokenType.IDENTIFIER else fold(token.text)
+        return name, self.place_of_offset(token.start)
+
+    def operator(self, node: exp.Expr) -> str:
+        """The operator of a binary expression: the token before its right side."""
+        index = self.index_of(self.offset(node.expression))
         while index and self.tokens[index - 1].token_type == TokenType.L_PAREN:
             index -= 1
-            if index and self.tokens[index - 1].text.isidentifier():
-                return self.place_of_offset(self.tokens[index - 1].start)
-        return self.place(node)
+        return self.tokens[index - 1].text.upper() if index else type(node).__name__
 
     def _unterminated(self, error: TokenError) -> ProgrammingError:
         """sqlglot tells the line and a column of the opening quote in the text of its error only."""
@@ -168,7 +178,7 @@ class SqlText(Text):
         for index, token in enumerate(self.tokens):
             then = self.tokens[index + 1].token_type if index + 1 < len(self.tokens) else TokenType.SEMICOLON
             trailing_comma = token.token_type == TokenType.COMMA and then in _NO_ITEM
-            if trailing_comma or (token.text in ("!", "==", "<=>") and token.token_type != TokenType.STRING):
+            if trailing_comma or (token.text in ("!", "==", "<=>") and token.token_type not in _QUOTED):
                 raise self.wrong(f'syntax error at or near "{token.text}"', self.place_of_offset(token.start))
 
 
@@ -280,6 +290,17 @@ _TYPES: dict[exp.DType, tuple[Type, str]] = {
 _PRECISION_DIGITS_MAX = 1_000
 _VARCHAR_CHARACTERS_MAX = 10_485_760
 
+_NAMED_FEATURES: dict[type[exp.Expr], tuple[str, str]] = {
+    exp.ILike: ("ILIKE", "ILIKE"),
+    exp.Escape: ("LIKE ... ESCAPE", "ESCAPE"),
+    exp.Tuple: ("row values", "("),
+    exp.Interval: ("intervals", "INTERVAL"),
+    exp.AtTimeZone: ("AT TIME ZONE", "AT TIME ZONE"),
+    exp.Collate: ("COLLATE", "COLLATE"),
+    exp.Dot: ("qualified function names", "."),
+    exp.ByteString: ("strings with escapes", "E"),
+    exp.Concat: ("CONCAT and adjacent strings", "CONCAT"),
+}
 _MIN_MAX_REASON = "MIN and MAX"
 _WHOLE_ROW_REASON = "a whole row as a value"
 _SUBQUERY_REASON = "subqueries"
@@ -384,7 +405,10 @@ class Binder:
         """Applies a rule of typing; its errors get the place of the node."""
         try:
             return rule(*args)
-        except (ProgrammingError, UnsupportedView, DataError) as error:
+        except DataError as error:
+            literals = (part for part in node.find_all(exp.Literal) if f'"{part.this}"' in error.message)
+            raise self.source.placed(error, self.source.place(next(literals, node))) from None
+        except (ProgrammingError, UnsupportedView) as error:
             raise self.source.placed(error, self.source.place(node)) from None
 
     def _only(self, node: exp.Expr, *parts: str) -> None:
@@ -605,23 +629,21 @@ class Binder:
         if type(node) in _LATER_AGGREGATES:
             raise self.source.unsupported(_MIN_MAX_REASON, place)
         if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
-            raise self.source.unsupported("parameters", self.source.function_place(node), "write the value")
+            raise self.source.unsupported("parameters", place or self.source.keyword("?", ":"), "write the value")
         if isinstance(node, exp.Star):
             raise self.source.wrong('syntax error at or near "*"', place)
-        if isinstance(node, exp.Func | exp.Anonymous | exp.Dot):
+        if type(node) in _NAMED_FEATURES:
+            feature, word = _NAMED_FEATURES[type(node)]
+            raise self.source.unsupported(feature, place or self.source.keyword(word))
+        if isinstance(node, exp.Binary):
+            raise self.source.unsupported(f"operator {self.source.operator(node)}", place)
+        if isinstance(node, exp.Func):
             self._refuse_function(node)
-        names = {exp.ILike: "ILIKE", exp.Escape: "LIKE ... ESCAPE", exp.Tuple: "row values", exp.Interval: "intervals"}
-        what = names.get(type(node), f"operator or expression {type(node).__name__}")
-        raise self.source.unsupported(what, place)
+        raise self.source.unsupported(f"expression {type(node).__name__}", place)
 
     def _refuse_function(self, node: exp.Expr) -> NoReturn:
-        place = self.source.function_place(node)
-        name = self.source.word(node) or fold(
-            node.name if type(node) is exp.Anonymous else (_names_of(node) or [node.key])[0]
-        )
-        if isinstance(node, exp.Dot):
-            raise self.source.unsupported("qualified function names", self.source.place(node))
-        if name in _VOLATILE or node.key in _VOLATILE or type(node) is exp.CurrentTimestamp:
+        name, place = self.source.function_name(node)
+        if name in _VOLATILE or type(node) is exp.CurrentTimestamp:
             hint = "store the value in a column when the row is written"
             raise self.source.unsupported(f"volatile function {name}", place, hint)
         kind = "aggregate function" if isinstance(node, exp.AggFunc) else "function"
@@ -803,7 +825,7 @@ class FromClause:
 
 _REFUSED_PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "with_": ("CTEs (WITH)", ("WITH",), "write it as a join"),
-    "distinct": ("DISTINCT", ("DISTINCT",), "GROUP BY all columns gives the same rows"),
+    "distinct": ("DISTINCT", ("DISTINCT",), "GROUP BY all columns gives the same rows as DISTINCT"),
     "into": ("SELECT INTO", ("INTO",), ""),
     "having": ("HAVING", ("HAVING",), "filter when you read the view"),
     "windows": ("window functions", ("WINDOW",), "aggregate with GROUP BY"),
@@ -812,6 +834,7 @@ _REFUSED_PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "locks": ("FOR UPDATE and FOR SHARE", ("FOR",), "a view locks nothing"),
 }
 _ACCEPTED_PARTS = frozenset({"expressions", "from_", "joins", "where", "group", "order"})
+_BEGINS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN})
 _SET_OPERATIONS: dict[type[exp.Expr], str] = {exp.Union: "UNION", exp.Except: "EXCEPT", exp.Intersect: "INTERSECT"}
 
 
@@ -829,21 +852,22 @@ def parse_view(text: str, tables: Mapping[str, Table]) -> Definition:
 
 
 def _one_select(source: SqlText) -> exp.Expr:
+    first = next((token for token in source.tokens if token.token_type != TokenType.SEMICOLON), None)
+    begin = source.place_of_offset(first.start) if first is not None else (1, 1)
+    if first is not None and first.token_type not in _BEGINS:
+        # Before parsing: sqlglot passes what it does not know on as a command, with a warning in the log.
+        raise source.wrong("not a SELECT", begin, hint="a view is defined by SELECT ... FROM ...")
     node = parse_statement(source)
-    first = source.tokens[0]
     operation = _SET_OPERATIONS.get(type(node))
     if operation is not None:
         place = source.keyword(operation, depth=0) or source.keyword(operation)
         raise source.unsupported("UNION, INTERSECT and EXCEPT", place, "make a view for each part")
     if isinstance(node, exp.Values):
-        raise source.unsupported("VALUES", source.place_of_offset(first.start), "use a table")
+        raise source.unsupported("VALUES", begin, "use a table")
     if isinstance(node, exp.Subquery):
-        raise source.unsupported(_SUBQUERY_REASON, source.place_of_offset(first.start), "leave the parentheses out")
+        raise source.unsupported(_SUBQUERY_REASON, begin, "leave the parentheses out")
     if type(node) is not exp.Select:
-        hint = "a view is defined by SELECT ... FROM ..."
-        raise source.wrong("not a SELECT", source.place_of_offset(first.start), hint)
-    if first.token_type not in (TokenType.SELECT, TokenType.WITH):
-        raise source.wrong(f'syntax error at or near "{first.text}"', source.place_of_offset(first.start))
+        raise source.wrong("not a SELECT", begin, hint="a view is defined by SELECT ... FROM ...")
     for name, (reason, words, hint) in _REFUSED_PARTS.items():
         if node.args.get(name):
             raise source.unsupported(reason, source.keyword(*words, depth=0), hint)
@@ -929,12 +953,13 @@ def _group_by(
 ) -> tuple[Expression, ...] | None:
     if group is None:
         return None
-    if not group.expressions or any(value for name, value in group.args.items() if name != "expressions"):
-        raise source.unsupported("grouping sets, ROLLUP, CUBE and GROUP BY ALL", source.keyword("GROUP", depth=0))
+    several = (exp.Tuple, exp.Rollup, exp.Cube, exp.GroupingSets)
+    nodes = list(_flattened(group.expressions))
+    plain = not any(value for name, value in group.args.items() if name != "expressions")
+    if not nodes or not plain or any(isinstance(node, several) for node in nodes):
+        raise source.unsupported("grouping sets, ROLLUP, CUBE and GROUP BY ALL", source.keyword("GROUP BY", depth=0))
     keys: list[Expression] = []
-    for node in _flattened(group.expressions):
-        if isinstance(node, exp.Tuple):
-            raise source.unsupported("grouping sets, ROLLUP, CUBE and GROUP BY ALL", source.keyword("GROUP", depth=0))
+    for node in nodes:
         add_key(source, keys, group_key(source, scope, node, items), source.place(node))
     return tuple(keys)
 
@@ -957,7 +982,7 @@ def group_key(source: SqlText, scope: Scope, node: exp.Expr, items: Sequence[Ite
             raise source.wrong(f"GROUP BY position {ordinal} is not in the select list", place)
         return items[ordinal - 1].expression
     if type(inner) in (exp.Literal, exp.Boolean, exp.Null):
-        raise source.wrong("non-integer constant in GROUP BY", place or source.keyword("GROUP", depth=0))
+        raise source.wrong("non-integer constant in GROUP BY", place or source.keyword("GROUP BY", depth=0))
     if type(inner) is exp.Column and not inner.args.get("table") and isinstance(inner.this, exp.Identifier):
         name = identifier_name(inner.this)
         named = list(dict.fromkeys(item.expression for item in items if item.name == name))

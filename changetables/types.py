@@ -1,17 +1,17 @@
 """Column types and what a value of each looks like inside the engine.
 
-| type        | SQL names                                 | inside the engine                        | at the API            |
-|-------------|-------------------------------------------|------------------------------------------|-----------------------|
-| int         | smallint, int, integer, bigint            | int, 64 bit                              | same                  |
-| float       | real, float, float8, double precision     | float; every NaN is the object `NAN`     | same                  |
-| decimal     | numeric, decimal, with (p, s)             | Decimal, rounded to the scale            | same                  |
-| str         | text, varchar, char                       | str that UTF-8 can encode                | same                  |
-| bytes       | bytea                                     | bytes                                    | same                  |
-| bool        | boolean                                   | bool                                     | same                  |
-| date        | date                                      | datetime.date                            | same                  |
-| timestamp   | timestamp                                 | naive datetime                           | same                  |
-| timestamptz | timestamptz                               | naive datetime in UTC                    | aware datetime in UTC |
-| json        | json, jsonb                               | canonical JSON text (str)                | parsed value          |
+| type        | SQL names                             | inside the engine                    | at the API             |
+|-------------|---------------------------------------|--------------------------------------|------------------------|
+| int         | smallint, int, integer, bigint        | int, 64 bit                          | same                   |
+| float       | real, float, float8, double precision | float; every NaN is the object `NAN` | same                   |
+| decimal     | numeric, decimal, with (p, s)         | Decimal, rounded to the scale        | same                   |
+| str         | text, varchar, char                   | str that UTF-8 can encode            | same                   |
+| bytes       | bytea                                 | bytes                                | same                   |
+| bool        | boolean                               | bool                                 | same                   |
+| date        | date                                  | datetime.date                        | same                   |
+| timestamp   | timestamp                             | naive datetime                       | same                   |
+| timestamptz | timestamptz                           | naive datetime in UTC                | aware datetime in UTC  |
+| json        | json, jsonb                           | canonical JSON text (str)            | parsed value           |
 
 NULL is None everywhere.
 """
@@ -39,7 +39,7 @@ INT_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """`kind` is a name of the table above. `precision` and `scale` are for numeric(p, s) only, `length` for varchar(n) only."""
+    """`kind` is a name of the table above. `precision` and `scale` are for numeric(p, s), `length` for varchar(n)."""
 
     kind: str
     precision: int | None = None

@@ -61,8 +61,7 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
     ts = ltm.horizon.sealed_ts
     page = list(itertools.islice(ltm.scan(rows.versions, start, stop, NEWEST), PAGE_ROWS))
     for key, row in page:
-        prefix = entries.codec.prefix_of(row)
-        entries.versions.put_entry(prefix, entries.codec.entry(row, key), ts, key)
+        entries.versions.put_entry(*entries.codec.prefix_and_entry(row, key), ts, key)
     ltm.wrote_unlogged(len(page))
     return [key for key, _ in page]
 
@@ -107,18 +106,19 @@ def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contri
 def _answer(engine: Engine, look_up: LookUp, at: int) -> list[object]:
     ltm = engine.ltm
     rows = ltm.tables.by_name[look_up.table]
+    answer: list[object] = []
     if look_up.index is None:
-        return [ltm.read(rows.versions, key, at) for key in look_up.keys]
-    entries = ltm.tables.indexes[look_up.index][1].versions
-    return [ltm.read_prefix(rows.versions, entries, prefix, at) for prefix in look_up.keys]
+        answer.extend(ltm.read(rows.versions, key, at) for key in look_up.keys)
+    else:
+        entries = ltm.tables.indexes[look_up.index][1].versions
+        answer.extend(ltm.read_prefix(rows.versions, entries, prefix, at) for prefix in look_up.keys)
+    return answer
 
 
 def _contribute(engine: Engine, view: ViewRows, contributions: list[Contribution]) -> None:
     ltm = engine.ltm
     versions = view.versions
-    newest = ltm.loaded(partial(versions.newest_many, [item.key for item in contributions]))
-    for contribution, version in zip(contributions, newest, strict=True):
-        row = view.plan.refresh(version[1], contribution)
-        versions.put(contribution.key, ltm.horizon.sealed_ts, row, version[1] is not None)
+    before = ltm.loaded(partial(versions.newest_rows, [item.key for item in contributions]))
+    changes = [(item.key, row, view.plan.refresh(row, item)) for item, row in zip(contributions, before, strict=True)]
+    versions.put_many(changes, ltm.horizon.sealed_ts)
     ltm.wrote_unlogged(len(contributions))
-

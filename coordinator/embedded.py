@@ -153,7 +153,8 @@ class Engine:
                 for pending in batch:
                     if pending.error is None:
                         pending.error = CommitUnknown(
-                            f"the commit log failed: {error}", hint="reopen the database to see whether it was committed"
+                            f"the commit log failed: {error}",
+                            hint="reopen the database to see whether it was committed",
                         )
         self.flushes_count += 1
         self.commits_count += len(batch)
@@ -212,7 +213,7 @@ class Engine:
         for name, intents in request.writes.items():
             versions = tables.by_name[name].versions
             keys = list(intents)
-            old[name] = [version[1] for version in ltm.loaded(partial(versions.newest_many, keys))]
+            old[name] = ltm.loaded(partial(versions.newest_rows, keys))
         transaction.old_rows(old)
         while transaction.wanted:
             wanted = transaction.wanted
@@ -255,7 +256,7 @@ class Engine:
             self.checkpoints_count += 1
 
     def checkpoint_if_due(self) -> None:
-        """For work that writes without committing: it waits for the checkpoint itself, as writers do when overloaded."""
+        """For work that writes without committing: it runs the checkpoint itself, as overloaded writers do."""
         if self.ltm.checkpoint_due:
             self.checkpoint()
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ..changetables.change_table import Change
 from ..changetables.errors import IntegrityError, TransactionConflict
-from ..changetables.plan import Contribution, LookUp
+from ..changetables.plan import Answers, Contribution, LookUp
 from ..changetables.types import Row, Value
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.tables import TableRows, Tables, ViewRows
@@ -44,7 +44,7 @@ class Request:
         self.writes: dict[str, dict[bytes, Intent]] = {}
 
 
-_Propagation = Generator[list[LookUp], list[list[object]], list[Contribution]]
+_Propagation: TypeAlias = Generator[list[LookUp], Answers, list[Contribution]]
 
 
 class Transaction:
@@ -57,8 +57,8 @@ class Transaction:
         self._tables = tables
         self._running: list[tuple[ViewRows, _Propagation, int]] = []
         self.wanted: list[LookUp] = []
-        self.writes: list[Write] = []
-        self.contributions: list[tuple[int, tuple[Contribution, ...]]] = []
+        self.writes: list[tuple[int, list[Write]]] = []
+        self.contributions: list[tuple[int, list[Contribution]]] = []
 
     def old_rows(self, old: Mapping[str, list[Row | None]]) -> None:
         """The answer of the first phase: by table, one old row per written key, in the order of the writes."""
@@ -74,7 +74,7 @@ class Transaction:
         for view in views.values():
             self._advance(view, view.plan.propagate(changes), None)
 
-    def looked_up(self, answers: list[list[object]]) -> None:
+    def looked_up(self, answers: Answers) -> None:
         """The answers to `wanted`, in order; more may be wanted afterwards."""
         running, self._running, self.wanted = self._running, [], []
         taken = 0
@@ -85,8 +85,8 @@ class Transaction:
     def own_rows(self) -> dict[str, dict[bytes, Row | None]]:
         """The transaction's own new rows: look-ups of the new state see them."""
         own: dict[str, dict[bytes, Row | None]] = {}
-        for table_id, key, _, new in self.writes:
-            own.setdefault(self._tables.by_id[table_id].table.name, {})[key] = new
+        for table_id, writes in self.writes:
+            own[self._tables.by_id[table_id].table.name] = {key: new for key, _, new in writes}
         return own
 
     def record(self, commit_ts: int) -> CommitRecord:
@@ -96,25 +96,25 @@ class Transaction:
 
     def _resolve(self, table: TableRows, intents: Mapping[bytes, Intent], old: list[Row | None]) -> list[Change]:
         """Turn intents into writes; the base change table is delete of the old row + insert of the new one."""
-        table_id = table.table.id
-        writes, change = self.writes, []
-        for (key, (expect, row, changes, touch)), before in zip(intents.items(), old):
+        writes: list[Write] = []
+        change: list[Change] = []
+        for (key, (expect, row, changes, touch)), before in zip(intents.items(), old, strict=True):
             if expect == ABSENT:
                 if before is not None:
                     raise self._unexpected(table, key, "exists already")
             elif expect == PRESENT and before is None:
                 raise self._unexpected(table, key, "does not exist any more")
-            if not touch:
-                continue
             if before is not None:
                 change.append((before, -1))
                 if changes is not None:
                     row = _merged(before, changes)
-            elif row is None:
+            elif row is None or not touch:
                 continue
             if row is not None:
                 change.append((row, 1))
-            writes.append(Write(table_id, key, before, row))
+            writes.append((key, before, row))
+        if writes:
+            self.writes.append((table.table.id, writes))
         return change
 
     def _unexpected(self, table: TableRows, key: bytes, what: str) -> Exception:
@@ -124,12 +124,12 @@ class Transaction:
             return IntegrityError(message, hint="use upsert to insert or update")
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
 
-    def _advance(self, view: ViewRows, propagation: _Propagation, answers: list[list[object]] | None) -> None:
+    def _advance(self, view: ViewRows, propagation: _Propagation, answers: Answers | None) -> None:
         try:
             wanted = next(propagation) if answers is None else propagation.send(answers)
         except StopIteration as finished:
             if finished.value:
-                self.contributions.append((view.view.id, tuple(finished.value)))
+                self.contributions.append((view.view.id, finished.value))
             return
         self._running.append((view, propagation, len(wanted)))
         self.wanted.extend(wanted)

@@ -107,7 +107,9 @@ def _lists(plain: object) -> object:
 
 
 def catalog_from_plain(plain: object) -> Catalog:
-    version, next_id, tables, views, dropped = cast(tuple[int, int, tuple[object], tuple[tuple[object]], tuple[int]], plain)
+    version, next_id, tables, views, dropped = cast(
+        tuple[int, int, tuple[object], tuple[tuple[object]], tuple[int]], plain
+    )
     made = [table_from_plain(_lists(table)) for table in tables]
     seen = []
     for item in views:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from ..changetables.errors import OperationalError
 from ..changetables.keys import prefix_stop, table_range
@@ -39,6 +39,15 @@ PAGE_CELLS = 256
 _COMMIT, _CATALOG = 0, 1
 
 T = TypeVar("T")
+#: A CommitRecord as the codec gives it back, with its kind in front.
+_LoggedCommit: TypeAlias = tuple[
+    int,
+    tuple[int, int],
+    int,
+    int,
+    tuple[tuple[int, tuple[Write, ...]], ...],
+    tuple[tuple[int, tuple[tuple[bytes, Row, Row], ...]], ...],
+]
 
 
 class Ltm:
@@ -74,7 +83,7 @@ class Ltm:
             packed = pack((_COMMIT, *record))
             self._buffer.append(packed)
             self._buffer_ts = record.commit_ts
-            self._dirty_rows += len(record.writes) + len(record.contributions)
+            self._dirty_rows += record.rows_count
             self._dirty_log_bytes += len(packed)
         for apply in outputs.apply:
             apply()
@@ -112,7 +121,7 @@ class Ltm:
         versions = self.tables.versions[need.table_id]
         if self._loaded_rows > self._checkpoint_rows:
             self._age()
-        for key, cell in zip(need.keys, self._store.get_many(need.keys, NEWEST)):
+        for key, cell in zip(need.keys, self._store.get_many(need.keys, NEWEST), strict=False):
             versions.admit(key, _version(versions, cell))
         for prefix in need.prefixes:
             entries = self._stored_range(prefix, prefix_stop(prefix), NEWEST)
@@ -299,9 +308,9 @@ class Ltm:
         else:
             record = _record(item)
             ts = record.commit_ts
-            self.loaded(lambda: self.participant.commit(record))
-            self.participant.apply(record)
-            self._dirty_rows += len(record.writes)
+            for apply in self.loaded(lambda: self.participant.commit(record)).apply:
+                apply()
+            self._dirty_rows += record.rows_count
             self.replayed_count += 1
         self.horizon.durable_ts = ts
 
@@ -380,17 +389,14 @@ def _version(versions: TableVersions[T], cell: Cell | None) -> tuple[int, T | No
 
 
 def _record(item: tuple[object, ...]) -> CommitRecord:
-    _, tx_id, commit_ts, version, writes, contributions = cast(
-        tuple[int, tuple[int, int], int, int, tuple[tuple[int, bytes, Row, Row], ...], tuple[tuple[int, tuple[tuple[bytes, Row, Row], ...]], ...]],
-        item,
-    )
+    _, tx_id, commit_ts, version, writes, contributions = cast(_LoggedCommit, item)
     return CommitRecord(
         tx_id,
         commit_ts,
         version,
-        tuple(Write(table_id, key, _one_nan(old), _one_nan(new)) for table_id, key, old, new in writes),
+        tuple((table, [(key, _one_nan(old), _one_nan(new)) for key, old, new in rows]) for table, rows in writes),
         tuple(
-            (view_id, tuple(Contribution(key, with_one_nan(values), delta) for key, values, delta in parts))
+            (view_id, [Contribution(key, with_one_nan(values), delta) for key, values, delta in parts])
             for view_id, parts in contributions
         ),
     )

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..changetables.plan import Contribution
 from ..changetables.types import Row
 
-
-class Write(NamedTuple):
-    """One row of a base change table: `old` is None for an insert, `new` for a delete."""
-
-    table_id: int
-    key: bytes
-    old: Row | None
-    new: Row | None
+#: One row of a base change table: (key, old row, new row); old is None for an insert, new for a delete.
+Write: TypeAlias = tuple[bytes, Row | None, Row | None]
 
 
 class CommitRecord(NamedTuple):
     """What the commit log keeps of one transaction: its base change tables and its part of each synchronous view's.
 
-    `contributions` are (view id, contributions of that view). A view that is not named was not refreshed by it.
+    `writes` are (table id, writes of that table), `contributions` (view id, contributions to that view). A view that is
+    not named was not refreshed by it.
     """
 
     tx_id: tuple[int, int]
     commit_ts: int
     catalog_version: int
-    writes: tuple[Write, ...]
-    contributions: tuple[tuple[int, tuple[Contribution, ...]], ...]
+    writes: tuple[tuple[int, list[Write]], ...]
+    contributions: tuple[tuple[int, list[Contribution]], ...]
+
+    @property
+    def rows_count(self) -> int:
+        return sum(len(writes) for _, writes in self.writes) + sum(len(rows) for _, rows in self.contributions)
 
 
 class Acknowledge(NamedTuple):

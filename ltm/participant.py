@@ -7,12 +7,12 @@ at timestamps that were issued before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from ..changetables.plan import LookUp
+from ..changetables.plan import Answers, LookUp
 from ..changetables.types import Row
-from .outputs import Acknowledge, CommitRecord, Outputs
+from .outputs import Acknowledge, CommitRecord, Outputs, Write
 from .tables import IndexEntries, TableRows, Tables
 from .versions import RowVersions
 
@@ -44,9 +44,9 @@ class Participant:
                 return table_id, start
         return None
 
-    def look_up(self, look_ups: list[LookUp], own: OwnRows) -> list[list[Row | None]] | list[list[list[Row]]]:
+    def look_up(self, look_ups: list[LookUp], own: OwnRows) -> Answers:
         """The newest rows; `own` are the transaction's new rows by table and key, for look-ups of the new state."""
-        answers = []
+        answers: list[Sequence[object]] = []
         for look_up in look_ups:
             rows = self.tables.by_name[look_up.table]
             mine = own.get(look_up.table) if look_up.new else None
@@ -55,44 +55,43 @@ class Participant:
             else:
                 entries = self.tables.indexes[look_up.index][1]
                 added = rows_by_prefix(entries, mine) if mine else {}
-                answers.append([_by_prefix(rows, entries, prefix, mine, added) for prefix in look_up.keys])  # type: ignore[arg-type]
-        return answers  # type: ignore[return-value]
+                answers.append([_by_prefix(rows, entries, prefix, mine, added) for prefix in look_up.keys])
+        return answers
 
     # -- the commit
 
     def commit(self, record: CommitRecord) -> Outputs:
-        """One phase: the record is the vote and the decision. All rows that it refreshes must be loaded."""
+        """One phase: the record is the vote and the decision. Recovery replays the log through it too."""
+        refreshed = []
         for view_id, contributions in record.contributions:
-            self.tables.views_by_id[view_id].versions.newest_many([item.key for item in contributions])
+            view = self.tables.views_by_id[view_id]
+            old = view.versions.newest_rows([item.key for item in contributions])
+            refresh = view.plan.refresh
+            rows = [(item.key, before, refresh(before, item)) for item, before in zip(contributions, old, strict=True)]
+            refreshed.append((view.versions, rows))
         return Outputs(
             persist=(record,),
-            apply=(partial(self.apply, record),),
+            apply=(partial(self._apply, record, refreshed),),
             send=(Acknowledge(record.tx_id, record.commit_ts),),
         )
 
-    def apply(self, record: CommitRecord) -> None:
-        """Make a committed record visible: also how recovery replays the log."""
+    def _apply(self, record: CommitRecord, refreshed: list[tuple[RowVersions, list[Write]]]) -> None:
+        """Make a committed record visible."""
         ts = record.commit_ts
-        by_id = self.tables.by_id
-        for table_id, key, old, new in record.writes:
-            rows = by_id[table_id]
-            rows.versions.put(key, ts, new, old is not None)
-            for entries in rows.indexes:
-                _put_entry(entries, key, ts, old, new)
-        for view_id, contributions in record.contributions:
-            view = self.tables.views_by_id[view_id]
-            versions, refresh = view.versions, view.plan.refresh
-            for contribution in contributions:
-                row = versions.newest_many([contribution.key])[0][1]
-                versions.put(contribution.key, ts, refresh(row, contribution), row is not None)
+        for table_id, writes in record.writes:
+            table = self.tables.by_id[table_id]
+            table.versions.put_many(writes, ts)
+            for entries in table.indexes:
+                _put_entries(entries, writes, ts)
+        for versions, rows in refreshed:
+            versions.put_many(rows, ts)
 
 
 def _by_key(versions: RowVersions, keys: list[bytes], mine: Mapping[bytes, Row | None] | None) -> list[Row | None]:
     if not mine:
-        return [version[1] for version in versions.newest_many(keys)]
-    theirs = versions.newest_many([key for key in keys if key not in mine])
-    rows = iter(theirs)
-    return [mine[key] if key in mine else next(rows)[1] for key in keys]
+        return versions.newest_rows(keys)
+    theirs = iter(versions.newest_rows([key for key in keys if key not in mine]))
+    return [mine[key] if key in mine else next(theirs) for key in keys]
 
 
 def _by_prefix(
@@ -105,7 +104,7 @@ def _by_prefix(
     keys = entries.versions.primary_keys(prefix)
     if mine:
         keys = [key for key in keys if key not in mine]
-    found = [version[1] for version in rows.versions.newest_many(keys)]
+    found = rows.versions.newest_rows(keys)
     return [*(row for row in found if row is not None), *added.get(prefix, ())]
 
 
@@ -118,16 +117,18 @@ def rows_by_prefix(entries: IndexEntries, own: Mapping[bytes, Row | None]) -> di
     return by_prefix
 
 
-def _put_entry(entries: IndexEntries, key: bytes, ts: int, old: Row | None, new: Row | None) -> None:
-    codec, versions = entries.codec, entries.versions
-    if old is None:
-        if new is not None:
-            versions.put_entry(codec.prefix_of(new), codec.entry(new, key), ts, key)
-        return
-    entry = codec.entry(old, key)
-    kept = new is not None and codec.entry(new, key) == entry
-    if not kept:
-        versions.put_entry(codec.prefix_of(old), entry, ts, None)
-    if new is not None and not kept:
-        versions.put_entry(codec.prefix_of(new), codec.entry(new, key), ts, key)
-
+def _put_entries(entries: IndexEntries, writes: list[Write], ts: int) -> None:
+    both, put_entry = entries.codec.prefix_and_entry, entries.versions.put_entry
+    for key, old, new in writes:
+        if old is None:
+            if new is not None:
+                put_entry(*both(new, key), ts, key)
+            continue
+        prefix, entry = both(old, key)
+        if new is None:
+            put_entry(prefix, entry, ts, None)
+            continue
+        new_prefix, new_entry = both(new, key)
+        if new_entry != entry:
+            put_entry(prefix, entry, ts, None)
+            put_entry(new_prefix, new_entry, ts, key)

@@ -86,8 +86,10 @@ class Tables:
     def _add_view(self, view: View, horizon: Horizon, before: Tables | None) -> None:
         known = before.views_by_id.get(view.id) if before else None
         sources = {source.table: self.catalog.tables[source.table] for source in view.definition.sources}
-        if known is not None and before is not None and all(
-            before.catalog.tables.get(name) == table for name, table in sources.items()
+        if (
+            known is not None
+            and before is not None
+            and all(before.catalog.tables.get(name) == table for name, table in sources.items())
         ):
             plan = known.plan
         else:

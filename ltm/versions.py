@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, Optional, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..changetables.types import Row
 
 R = TypeVar("R")
-Version: TypeAlias = tuple[int, Optional[R], Optional[tuple]]  # type: ignore[type-arg]  # a recursive tuple
+Version: TypeAlias = tuple[int, R | None, tuple | None]  # type: ignore[type-arg]  # a recursive tuple
 
 #: What a key without any row looks like.
 ABSENT: tuple[int, None, None] = (0, None, None)
@@ -76,7 +76,7 @@ class _Keys(NamedTuple):
     """The keys of one dirty layer in order. The dict only grows, so its length says whether this is up to date."""
 
     rows: dict[bytes, tuple]  # type: ignore[type-arg]
-    count: int
+    rows_count: int
     ordered: list[bytes]
 
 
@@ -84,9 +84,21 @@ class TableVersions(Generic[R]):
     """The versions of one table, index or view."""
 
     __slots__ = (
-        "_dirty_keys", "_frozen_keys", "changed_ts", "decode", "dirty", "encode", "frozen", "frozen_replaced", "horizon",
-        "old", "replaced", "stored_max", "table_id", "young",
-    )  # fmt: skip
+        "_dirty_keys",
+        "_frozen_keys",
+        "changed_ts",
+        "decode",
+        "dirty",
+        "encode",
+        "frozen",
+        "frozen_replaced",
+        "horizon",
+        "old",
+        "replaced",
+        "stored_max",
+        "table_id",
+        "young",
+    )
 
     def __init__(
         self, table_id: int, horizon: Horizon, encode: Callable[[R], bytes], decode: Callable[[bytes], R]
@@ -125,12 +137,31 @@ class TableVersions(Generic[R]):
                         return ABSENT
         return version
 
-    def newest_many(self, keys: Iterable[bytes]) -> list[Version[R]]:
-        newest = self.newest
-        versions = [newest(key) for key in keys]
-        if None in versions:
-            raise NotLoaded(self.table_id, [key for key, version in zip(keys, versions) if version is None], [])
-        return versions  # type: ignore[return-value]  # no None is left
+    def newest_rows(self, keys: list[bytes]) -> list[R | None]:
+        """The newest row of each key, None where there is none; all must be in memory. Written out: it runs for every
+        written and every looked-up row of every transaction."""
+        in_dirty, in_frozen, in_young = self.dirty.get, self.frozen.get, self.young.get
+        stored_max = self.stored_max
+        rows: list[R | None] = []
+        missing: list[bytes] = []
+        for key in keys:
+            version = in_dirty(key) or in_frozen(key) or in_young(key)
+            if version is None:
+                if key > stored_max:
+                    rows.append(None)
+                    continue
+                version = self.newest(key)
+                if version is None:
+                    missing.append(key)
+                    continue
+            rows.append(version[1])
+        if missing:
+            raise NotLoaded(self.table_id, missing, [])
+        return rows
+
+    def surely_absent(self, key: bytes) -> bool:
+        """A quick look: True if the key is new as far as memory tells without asking the store."""
+        return key > self.stored_max and key not in self.dirty and key not in self.frozen
 
     def at(self, key: bytes, ts: int) -> Version[R] | None:
         """The version that a reader at `ts` sees, or None: the store has to be asked."""
@@ -169,9 +200,22 @@ class TableVersions(Generic[R]):
     def put(self, key: bytes, ts: int, row: R | None, replaces: bool) -> None:
         """A new version; `replaces`: there is an older one, in whatever layer or in the store."""
         head = self.dirty.get(key)
-        self.dirty[key] = (ts, row, None if head is None else self._kept(head))
-        if replaces and head is None:
-            self.replaced.add(key)
+        if head is None:
+            self.dirty[key] = (ts, row, None)
+            if replaces:
+                self.replaced.add(key)
+        else:
+            self.dirty[key] = (ts, row, self._kept(head))
+        self.changed_ts = ts
+
+    def put_many(self, changes: Iterable[tuple[bytes, R | None, R | None]], ts: int) -> None:
+        """`put` for each (key, old row, new row)."""
+        dirty = self.dirty
+        for key, old, new in changes:
+            if old is None and key not in dirty:
+                dirty[key] = (ts, new, None)
+            else:
+                self.put(key, ts, new, old is not None)
         self.changed_ts = ts
 
     def _kept(self, head: Version[R]) -> Version[R] | None:
@@ -226,10 +270,10 @@ class TableVersions(Generic[R]):
 def _in_order(known: _Keys, rows: dict[bytes, tuple]) -> _Keys:  # type: ignore[type-arg]
     if known.rows is not rows:
         known = _Keys(rows, 0, [])
-    if known.count == len(rows):
+    if known.rows_count == len(rows):
         return known
     keys = list(rows)  # atomic, in order of insertion: what is new stands behind the keys known
-    ordered = known.ordered + keys[known.count :]
+    ordered = known.ordered + keys[known.rows_count :]
     ordered.sort()  # nearly sorted: one merge
     return _Keys(rows, len(keys), ordered)
 
@@ -250,14 +294,19 @@ class IndexVersions(TableVersions[bytes]):
         self._stored_count = 0
 
     def put_entry(self, prefix: bytes, key: bytes, ts: int, primary_key: bytes | None) -> None:
-        if key not in self.dirty:
-            entries = self._by_prefix.get(prefix)
-            if entries is None:
-                self._by_prefix[prefix] = [key]
-            else:
-                entries.append(key)
-        # A new entry never needs a garbage note: before it there is nothing, or a tombstone that has its own.
-        self.put(key, ts, primary_key, primary_key is None)
+        if key in self.dirty:
+            self.put(key, ts, primary_key, replaces=False)
+            return
+        self.dirty[key] = (ts, primary_key, None)
+        if primary_key is None:
+            # Only a removed entry leaves garbage: before a new one there is nothing, or a tombstone with its own note.
+            self.replaced.add(key)
+        entries = self._by_prefix.get(prefix)
+        if entries is None:
+            self._by_prefix[prefix] = [key]
+        else:
+            entries.append(key)
+        self.changed_ts = ts
 
     def primary_keys(self, prefix: bytes) -> list[bytes]:
         """The primary keys of the newest rows under `prefix`, in key order."""

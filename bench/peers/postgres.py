@@ -12,7 +12,7 @@ were lost in noise there and are called undecided.
   can the trigger take the groups in a fixed order;
 - 16 threads of one process: used. Two and four client processes brought no consistent gain, nor did pgbench, a client
   in C, with similar transactions: Python is not what holds PostgreSQL up here;
-- one lock for all groups (an advisory lock in the trigger) shares out more evenly, but was slower in 11 of 12 pairs;
+- one lock for all groups (an advisory lock in the trigger) shares out more evenly, but was slower in 15 of 18 pairs;
 - fillfactor 10 for the totals: undecided, so left as it is. There is no index that the trigger does not need.
 """
 
