@@ -81,6 +81,7 @@ def open_directory(directory: Path, config: Config) -> Node:
     _check_directory(directory)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sync_directory(directory.parent)
     except OSError as error:
         raise OperationalError(f"cannot create {directory}: {error.strerror}") from error
     lock = DirectoryLock(directory)
@@ -103,6 +104,15 @@ def open_directory(directory: Path, config: Config) -> Node:
     except BaseException:
         lock.release()
         raise
+
+
+def _sync_directory(directory: Path) -> None:
+    """The name of a new database must be as durable as what is acknowledged in it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check_directory(directory: Path) -> None:

@@ -129,6 +129,10 @@ class Reads:
         self._ended = how
         self._ltm.horizon.unpin(self._reader)
 
+    def __del__(self) -> None:
+        # A transaction that was dropped without an end must not keep old versions alive.
+        self._ltm.horizon.unpin(self._reader)
+
     def _check_open(self) -> None:
         if self._ended is not None:
             raise InterfaceError(f"the transaction is {self._ended}", hint="begin a new one with db.transaction()")

@@ -189,7 +189,7 @@ class Compiler:
 
     def _outlined(self, expression: Call) -> Code:
         """A deep part as a function of the rows that it reads."""
-        name, variables = self.fresh("f"), sorted(_variables(expression))
+        name, variables = self.fresh("part_"), sorted(_variables(expression))
         code = self._value(expression, 0)
         self.helpers.append(f"def {name}({', '.join(variables)}):\n    return {code.text}\n")
         return Code(f"{name}({', '.join(variables)})", code.type, code.nullable, code.safe)
@@ -437,10 +437,14 @@ class Compiler:
         return self._cast_to(self._value(call.args[0], depth), call.type)
 
     def _lower(self, call: Call, depth: int) -> Code:
-        return self._strict([self._text(call.args[0], depth)], STR, (self.bind(functions.lower, "lower") + "({0})").format)
+        return self._strict(
+            [self._text(call.args[0], depth)], STR, (self.bind(functions.lower, "lower") + "({0})").format
+        )
 
     def _upper(self, call: Call, depth: int) -> Code:
-        return self._strict([self._text(call.args[0], depth)], STR, (self.bind(functions.upper, "upper") + "({0})").format)
+        return self._strict(
+            [self._text(call.args[0], depth)], STR, (self.bind(functions.upper, "upper") + "({0})").format
+        )
 
     def _length(self, call: Call, depth: int) -> Code:
         return self._strict([self._value(call.args[0], depth)], call.type, "len({0})".format)

@@ -125,7 +125,6 @@ def _one(character: str, mapped: str) -> str:
     return mapped if len(mapped) == 1 else character
 
 
-
 def float_text(value: float) -> str:
     """The shortest digits that give the same double, with the exponent where PostgreSQL writes one."""
     if value != value:

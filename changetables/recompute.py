@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from .definition import Definition, Equality
 from .errors import DataError, InternalError
@@ -594,26 +594,23 @@ _STRICT: dict[str, Callable[..., Value]] = {
 # --- comparing bags ---
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A row that two bags do not hold equally often."""
+class Difference(NamedTuple):
+    """A row that two bags do not hold equally often: `first` times in the first one, `second` times in the second."""
 
     row: tuple[object, ...]
-    expected: int
-    found: int
+    first: int
+    second: int
 
     def __str__(self) -> str:
-        word = "missing" if self.found < self.expected else "extra"
-        return f"{word} row {self.row!r}: expected {self.expected} times, found {self.found}"
+        return f"{self.row!r}: {self.first} times in the first, {self.second} times in the second"
 
 
-def same_bag(expected: Iterable[tuple[object, ...]], found: Iterable[tuple[object, ...]]) -> list[Difference]:
-    """No differences: equal as bags of SQL values. At most DIFFERENCES_MAX are listed."""
-    expected_counts, found_counts = _counted(expected), _counted(found)
+def same_bag(first: Iterable[tuple[object, ...]], second: Iterable[tuple[object, ...]]) -> list[Difference]:
+    """The differences of two bags of SQL values, at most DIFFERENCES_MAX; empty if the bags are equal."""
+    ours, theirs = _counted(first), _counted(second)
+    rows = {key: row for counts in (ours, theirs) for key, (row, _) in counts.items()}
     differences = [
-        Difference(row, expected_counts[key][1], found_counts[key][1])
-        for key, row in {**_rows(found_counts), **_rows(expected_counts)}.items()
-        if expected_counts[key][1] != found_counts[key][1]
+        Difference(row, ours[key][1], theirs[key][1]) for key, row in rows.items() if ours[key][1] != theirs[key][1]
     ]
     return sorted(differences, key=repr)[:DIFFERENCES_MAX]
 
@@ -629,7 +626,3 @@ def _counted(rows: Iterable[tuple[object, ...]]) -> _Counts:
         key = tuple((type(value).__name__, _canonical(value)) for value in row)
         counts[key] = (row, counts[key][1] + 1)
     return counts
-
-
-def _rows(counts: _Counts) -> dict[_Key, tuple[object, ...]]:
-    return {key: row for key, (row, _) in counts.items()}

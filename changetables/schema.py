@@ -21,7 +21,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A table of its own, keyed (indexed columns, primary key); its `id` is a table id. Not `ready`: still being built."""
+    """A table of its own, keyed (indexed columns, primary key), with a table's `id`. Not `ready`: still being built."""
 
     id: int
     columns: tuple[int, ...]

@@ -106,13 +106,11 @@ def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contri
 def _answer(engine: Engine, look_up: LookUp, at: int) -> list[object]:
     ltm = engine.ltm
     rows = ltm.tables.by_name[look_up.table]
-    answer: list[object] = []
     if look_up.index is None:
-        answer.extend(ltm.read(rows.versions, key, at) for key in look_up.keys)
-    else:
-        entries = ltm.tables.indexes[look_up.index][1].versions
-        answer.extend(ltm.read_prefix(rows.versions, entries, prefix, at) for prefix in look_up.keys)
-    return answer
+        found = [ltm.read(rows.versions, key, at) for key in look_up.keys]
+        return list(found)
+    entries = ltm.tables.indexes[look_up.index][1].versions
+    return [ltm.read_prefix(rows.versions, entries, prefix, at) for prefix in look_up.keys]
 
 
 def _contribute(engine: Engine, view: ViewRows, contributions: list[Contribution]) -> None:

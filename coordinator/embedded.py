@@ -29,11 +29,12 @@ BATCH_TRANSACTIONS_MAX = 256
 class _Pending:
     """A transaction in the queue. `wake` tells its owner that it is decided, or, if `leads`, that it is to lead."""
 
-    __slots__ = ("commit_ts", "decided", "error", "leads", "request", "wake")
+    __slots__ = ("can_lead", "commit_ts", "decided", "error", "leads", "request", "wake")
 
-    def __init__(self, request: Request, wake: Callable[[], None]) -> None:
+    def __init__(self, request: Request, wake: Callable[[], None], *, can_lead: bool) -> None:
         self.request = request
         self.wake = wake
+        self.can_lead = can_lead
         self.commit_ts = 0
         self.error: BaseException | None = None
         self.decided = False
@@ -53,6 +54,7 @@ class Engine:
         self._now_ms = now_ms
         self._oracle = TimestampOracle()
         self._queue: deque[_Pending] = deque()
+        self._batch: list[_Pending] = []
         self._leader = threading.Lock()
         self._failure: BaseException | None = None
         self._closing = False
@@ -77,7 +79,7 @@ class Engine:
         """Commit from a thread; returns commit_ts once it is durable."""
         sleep = threading.Lock()
         sleep.acquire()
-        pending = _Pending(request, sleep.release)
+        pending = _Pending(request, sleep.release, can_lead=True)
         self._queue.append(pending)
         if not self._leader.acquire(blocking=False):
             sleep.acquire()
@@ -87,24 +89,25 @@ class Engine:
         return pending.outcome()
 
     async def commit_async(self, request: Request) -> int:
-        """Commit from a task: everything that the tasks of this loop commit in one turn goes into one flush."""
+        """Commit from a task: everything that the tasks of this loop commit in one turn goes into one flush.
+
+        A task that is cancelled meanwhile does not learn the outcome: its transaction may be committed all the same.
+        """
         loop = asyncio.get_running_loop()
         decided: asyncio.Future[None] = loop.create_future()
         home = threading.get_ident()
 
-        def on_wake() -> None:
-            if pending.leads and not pending.decided:
-                self._lead(pending)
+        def tell() -> None:
             if not decided.done():
                 decided.set_result(None)
 
         def wake() -> None:
             if threading.get_ident() == home:
-                on_wake()
-            else:
-                loop.call_soon_threadsafe(on_wake)
+                tell()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(tell)
 
-        pending = _Pending(request, wake)
+        pending = _Pending(request, wake, can_lead=False)
         first = not self._queue
         self._queue.append(pending)
         if first:
@@ -118,28 +121,51 @@ class Engine:
 
     def _lead(self, own: _Pending | None) -> None:
         """Run what is queued. The lead is held on entry; on return it is free or handed on."""
-        while True:
-            batch = self._run_batch()
-            for pending in batch:
-                if pending is not own:
-                    pending.wake()
-            if own is not None and not own.decided:
-                continue
-            if self._queue:
-                heir = self._queue[0]
+        try:
+            while True:
+                for pending in self._run_batch():
+                    if pending is not own:
+                        pending.wake()
+                if own is not None and not own.decided:
+                    continue
+                if self._hand_on():
+                    return
+        except BaseException as error:  # an interrupt in the thread that leads: what was in flight is unknown
+            self._abandon(error, own)
+            raise
+
+    def _hand_on(self) -> bool:
+        """Let go of the lead; False if it has to be kept, because only tasks are waiting or somebody just came."""
+        queue = self._queue
+        if queue:
+            if queue[0].can_lead:
+                heir = queue[0]
                 heir.leads = True
                 heir.wake()
-                return
-            self._leader.release()
-            # Who queued up after the last look found the lead taken and sleeps.
-            if not self._queue or not self._leader.acquire(blocking=False):
-                return
+                return True
+            return False
+        self._leader.release()
+        # Who queued up after the last look found the lead taken and sleeps.
+        return not queue or not self._leader.acquire(blocking=False)
+
+    def _abandon(self, error: BaseException, own: _Pending | None) -> None:
+        self._fail(error)
+        waiting = [*self._batch, *self._queue]
+        self._queue.clear()
+        for pending in waiting:
+            if not pending.decided:
+                pending.error = CommitUnknown(f"the engine was interrupted: {error!r}", hint="reopen the database")
+                pending.decided = True
+            if pending is not own:
+                pending.wake()
+        self._leader.release()
 
     def _run_batch(self) -> list[_Pending]:
-        batch: list[_Pending] = []
         ltm = self.ltm
-        if ltm.overloaded and self._failure is None:
-            self.checkpoint()
+        if ltm.overloaded:
+            self._relieve()
+        batch: list[_Pending] = []
+        self._batch = batch
         with ltm.lock:
             queue = self._queue
             while queue and len(batch) < BATCH_TRANSACTIONS_MAX:
@@ -160,9 +186,19 @@ class Engine:
         self.commits_count += len(batch)
         for pending in batch:
             pending.decided = True
+        self._batch = []
         if ltm.checkpoint_due:
             self._checkpoint_wanted.set()
         return batch
+
+    def _relieve(self) -> None:
+        """Memory is full: the checkpoint comes before the next transaction."""
+        try:
+            with self._checkpoint_lock:
+                if self.ltm.overloaded:
+                    self._checkpoint()
+        except Error:
+            return  # kept in _failure: the transactions of this batch are answered with it
 
     def _execute(self, pending: _Pending) -> None:
         """Run one transaction up to the log buffer. Whatever it raises before that has changed nothing."""
@@ -247,13 +283,16 @@ class Engine:
     def checkpoint(self) -> None:
         """Write everything that is committed to the store now."""
         with self._checkpoint_lock:
-            self._check_alive()
-            try:
-                self.ltm.checkpoint()
-            except BaseException as error:
-                self._fail(error)
-                raise
-            self.checkpoints_count += 1
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        self._check_alive()
+        try:
+            self.ltm.checkpoint()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.checkpoints_count += 1
 
     def checkpoint_if_due(self) -> None:
         """For work that writes without committing: it runs the checkpoint itself, as overloaded writers do."""

@@ -96,6 +96,7 @@ class Ltm:
             self._buffer.clear()
             self._log.append(payload)
             self.horizon.durable_ts = self._buffer_ts
+        self._age_if_full()
 
     def wrote_unlogged(self, rows_count: int) -> None:
         """Versions were put without a log record (contents of a new view or index): they too call for a checkpoint."""
@@ -119,8 +120,6 @@ class Ltm:
     def load(self, need: NotLoaded) -> None:
         """Bring rows into memory that a machine asked for."""
         versions = self.tables.versions[need.table_id]
-        if self._loaded_rows > self._checkpoint_rows:
-            self._age()
         for key, cell in zip(need.keys, self._store.get_many(need.keys, NEWEST), strict=False):
             versions.admit(key, _version(versions, cell))
         for prefix in need.prefixes:
@@ -137,11 +136,14 @@ class Ltm:
             except NotLoaded as need:
                 self.load(need)
 
-    def _age(self) -> None:
-        self._loaded_rows = 0
-        self._load_epoch += 1
-        for versions in self.tables.versions.values():
-            versions.age()
+    def _age_if_full(self) -> None:
+        """When many rows were loaded, begin a new generation. Never in the middle of a transaction: what it loaded
+        first would be gone before it has loaded the rest."""
+        if self._loaded_rows > self._checkpoint_rows:
+            self._loaded_rows = 0
+            self._load_epoch += 1
+            for versions in self.tables.versions.values():
+                versions.age()
 
     def changed_in_store(
         self, snapshot: int, keys: set[tuple[int, bytes]], ranges: list[tuple[int, bytes, bytes]]
@@ -177,6 +179,7 @@ class Ltm:
                 if epoch == self._load_epoch and versions.newest(key) is None:
                     versions.admit(key, version)
                     self._loaded_rows += 1
+                    self._age_if_full()
             finally:
                 self.lock.release()
         return version[1]

@@ -32,6 +32,8 @@ from .select import emit_select
 #: ten times as much as finding it here, and most look-ups go to few rows (products, categories).
 KEY_MEMO_ENTRIES_MAX = 16_384
 KEY_MEMO_BYTES_MAX = 128
+#: Index look-ups of one stage become nested loops, and Python nests 20 of them at most.
+INDEX_STEPS_PER_STAGE_MAX = 8
 
 
 class LookUp(NamedTuple):
@@ -43,7 +45,7 @@ class LookUp(NamedTuple):
     """
 
     table: str
-    index: int | None
+    index: int | None  # type: ignore[assignment]  # It hides tuple.index, which nobody needs here.
     keys: list[bytes]
     new: bool
 
@@ -110,7 +112,7 @@ def plan_term(definition: Definition, tables: Mapping[str, Table], source: int, 
                 hint="add a join condition column = column; without one a change would touch every row",
             )
         # A primary key finds at most one row, so it never makes the intermediate result larger: first.
-        stage = tuple([step for step in found if step.by_key] or found)
+        stage = tuple([step for step in found if step.by_key] or found[:INDEX_STEPS_PER_STAGE_MAX])
         stages.append(stage)
         bound.update(step.source for step in stage)
     return Term(source, tuple(stages))
@@ -210,7 +212,8 @@ class JoinWriter:
 
     def _carried(self, term: Term, conditions: Mapping[int, list[Expression]]) -> list[list[int]]:
         """Before each stage and at the end: the bound sources whose rows are still read, and the start, for errors."""
-        needed, carried = set(self.needed), [[]]
+        needed = set(self.needed)
+        carried: list[list[int]] = [[]]
         for number in range(len(term.stages) - 1, -1, -1):
             for step in term.stages[number]:
                 needed.update(probe.source for probe in step.probes)

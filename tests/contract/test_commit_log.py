@@ -403,42 +403,75 @@ class TestSegmentLog(DurableCommitLogContract):
 
     def test_opening_makes_the_last_flush_durable_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The writer may have been killed between write and sync; then the record is in the page cache only."""
-        log = self.open_log(tmp_path)
-        log.append(b"first")
-        log.append(b"second")
-        log.close()
-        steps: list[str] = []
-        real_pwritev, real_fdatasync = os.pwritev, os.fdatasync
-
-        def pwritev(fd: int, parts: Sequence[bytes], offset: int) -> int:
-            steps.append("write second" if b"second" in b"".join(parts) else "write")
-            return real_pwritev(fd, parts, offset)
-
-        def fdatasync(fd: int) -> None:
-            steps.append("sync")
-            real_fdatasync(fd)
-
-        monkeypatch.setattr(os, "pwritev", pwritev)
-        monkeypatch.setattr(os, "fdatasync", fdatasync)
-        log = self.open_log(tmp_path)
-        assert steps == ["write second", "sync"]
+        with monkeypatch.context() as patch:
+            steps = record_steps(patch)
+            log = self.open_log(tmp_path)
+            log.append(b"first")
+            steps.clear()
+            log = self.open_log(tmp_path)
+            # The first record was written together with its segment's header.
+            assert steps == ["write VTSEGMT first at 0", "sync data", "sync"]
+            log.append(b"second")
+            steps.clear()
+            log = self.open_log(tmp_path)
+            assert steps == ["write second at 96", "sync data", "sync"]
         assert contents(log) == [(1, b"first"), (2, b"second")]
 
     def test_a_flush_is_one_write_and_one_sync(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log = self.open_log(tmp_path)
         log.append(b"first")
-        steps: list[str] = []
-        real_pwritev, real_fdatasync = os.pwritev, os.fdatasync
+        with monkeypatch.context() as patch:
+            steps = record_steps(patch)
+            log.append(b"second")
+            assert steps == ["write second at 96", "sync data"]
 
-        def pwritev(fd: int, parts: Sequence[bytes], offset: int) -> int:
-            steps.append("write")
-            return real_pwritev(fd, parts, offset)
+    def test_a_segment_gets_its_name_when_it_is_durable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        log = self.open_log(tmp_path)
+        log.append(bytes(3000))
+        log.prepare()
+        with monkeypatch.context() as patch:
+            steps = record_steps(patch)
+            log.append(b"second" + bytes(3000))
+            assert steps == ["write VTSEGMT second at 0", "sync data", "rename to .log", "sync"]
 
-        def fdatasync(fd: int) -> None:
-            steps.append("sync")
-            real_fdatasync(fd)
+    def test_segments_are_retired_one_by_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """If two went in one step, a crash could bring back the older one alone: a hole that looks like damage."""
+        log = self.open_log(tmp_path)
+        for _ in range(4):
+            log.append(bytes(3000))
+        with monkeypatch.context() as patch:
+            steps = record_steps(patch)
+            log.trim(4)
+            assert steps == ["rename to .spare", "sync", "rename to .spare", "sync", "unlink", "sync"]
 
-        monkeypatch.setattr(os, "pwritev", pwritev)
-        monkeypatch.setattr(os, "fdatasync", fdatasync)
-        log.append(b"second")
-        assert steps == ["write", "sync"]
+
+def record_steps(patch: pytest.MonkeyPatch) -> list[str]:
+    """The calls that decide what survives a crash, in order, as they are made from now on."""
+    steps: list[str] = []
+    real_pwritev, real_fdatasync, real_fsync = os.pwritev, os.fdatasync, os.fsync
+    real_rename, real_unlink = os.rename, os.unlink
+
+    def pwritev(fd: int, parts: Sequence[bytes], offset: int) -> int:
+        names = [name for name in ("VTSEGMT", "first", "second") if name.encode() in b"".join(parts)]
+        steps.append(f"write {' '.join(names)} at {offset}")
+        return real_pwritev(fd, parts, offset)
+
+    def fdatasync(fd: int) -> None:
+        steps.append("sync data")
+        real_fdatasync(fd)
+
+    def fsync(fd: int) -> None:
+        steps.append("sync")
+        real_fsync(fd)
+
+    def rename(source: Path, target: Path) -> None:
+        steps.append(f"rename to {target.suffix}")
+        real_rename(source, target)
+
+    def unlink(path: Path) -> None:
+        steps.append("unlink")
+        real_unlink(path)
+
+    for call in (pwritev, fdatasync, fsync, rename, unlink):
+        patch.setattr(os, call.__name__, call)
+    return steps

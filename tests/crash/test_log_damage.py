@@ -23,6 +23,7 @@ from viewtide.ltm.commit_log.format import (
     FORMAT_VERSION,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    TERMINATOR,
     Place,
     decode_record_header,
     decode_segment_header,
@@ -422,7 +423,7 @@ def put_at_end(image: Image, *, salt: bytes = b"", lsn_ahead: int = 0, chain_bit
     assert header is not None
     place = Place(last.lsn + 1 + lsn_ahead, last.stop, header.header_crc ^ chain_bits)
     encoded, padding, after = encode_record(salt or segment.salt, place, b"not of this log")
-    data[last.stop : after.offset] = encoded + b"not of this log" + padding
+    data[last.stop : after.offset + len(TERMINATOR)] = encoded + b"not of this log" + padding + TERMINATOR
     last.path.write_bytes(data)
     return place
 

@@ -28,8 +28,10 @@ PRICE = Type("decimal", 6, 2)
 VALUES: dict[Type, list[Value]] = {
     INT: [0, 1, 2, 3, -1, 2**62],
     FLOAT: [0.0, -0.0, 0.1, 1.5, -2.5, 1e16, 1e300, 5e-324, float("inf"), float("-inf"), NAN],
-    DECIMAL: [Decimal(text) for text in ("0", "1", "1.0", "1.00", "-2.5", "0.3333333333333333333", "Infinity")]
-    + [Decimal("-Infinity"), DECIMAL_NAN],
+    DECIMAL: [
+        *map(Decimal, ("0", "1", "1.0", "1.00", "-2.5", "0.3333333333333333333", "Infinity", "-Infinity")),
+        DECIMAL_NAN,
+    ],
     PRICE: [Decimal("0.00"), Decimal("1.00"), Decimal("9999.99"), Decimal("-3.10"), DECIMAL_NAN],
     STR: ["", "a", "b", "Ab%", "straße", "a_b"],
     BOOL: [True, False],
