@@ -228,12 +228,19 @@ class Ltm:
 
     @property
     def checkpoint_due(self) -> bool:
-        return self._dirty_rows >= self._checkpoint_rows or self._dirty_log_bytes >= CHECKPOINT_LOG_BYTES
+        return self._dirty(1)
 
     @property
     def overloaded(self) -> bool:
         """Writers must wait for the checkpoint that is under way, or memory would not be bounded."""
-        return self._dirty_rows >= 2 * self._checkpoint_rows or self._dirty_log_bytes >= 2 * CHECKPOINT_LOG_BYTES
+        return self._dirty(2)
+
+    def _dirty(self, times: int) -> bool:
+        """Is there so many times what a checkpoint takes? Rows written again and again count once."""
+        limit = times * self._checkpoint_rows
+        if self._dirty_rows >= limit:
+            self._dirty_rows = sum(len(versions.dirty) for versions in self.tables.versions.values())
+        return self._dirty_rows >= limit or self._dirty_log_bytes >= times * CHECKPOINT_LOG_BYTES
 
     def checkpoint(self) -> None:
         """Write all that is dirty to the store and trim the log. Called by one thread, without the lock."""
@@ -258,8 +265,8 @@ class Ltm:
         with self.lock:
             self._load_epoch += 1
             self.stored_ts = frozen_ts
-            for versions in frozen:
-                versions.checkpointed(writing.max_keys.get(versions.table_id, b""))
+            forgotten = [versions.checkpointed(writing.max_keys.get(versions.table_id, b"")) for versions in frozen]
+        _free(forgotten)
         self._log.trim(lsn + 1)
         self._drop_cells(tables.catalog.dropped)
         self._prune()
@@ -385,6 +392,13 @@ class _Writing:
             below, above = older, ts
 
 
+def _free(forgotten: list[dict[bytes, Version[T]]]) -> None:
+    """Free row by row: to free a whole dict at once would keep the interpreter from every other thread meanwhile."""
+    for rows in forgotten:
+        while rows:
+            rows.popitem()
+
+
 def _version(versions: TableVersions[T], cell: Cell | None) -> tuple[int, T | None, None]:
     if cell is None:
         return ABSENT
@@ -399,7 +413,7 @@ def _record(item: tuple[object, ...]) -> CommitRecord:
         version,
         tuple((table, [(key, _one_nan(old), _one_nan(new)) for key, old, new in rows]) for table, rows in writes),
         tuple(
-            (view_id, [Contribution(key, with_one_nan(values), delta) for key, values, delta in parts])
+            (view_id, [Contribution(key, with_one_nan(values), with_one_nan(delta)) for key, values, delta in parts])
             for view_id, parts in contributions
         ),
     )

@@ -242,19 +242,25 @@ class TableVersions(Generic[R]):
         self.dirty = {}
         self.replaced = set()
 
-    def checkpointed(self, max_key: bytes) -> None:
-        """All that is frozen is in the store now; `max_key` is the highest key of it."""
+    def checkpointed(self, max_key: bytes) -> dict[bytes, Version[R]]:
+        """All that is frozen is in the store now; `max_key` is the highest key of it. Returns the generation that is
+        forgotten: to free it takes time."""
+        forgotten: dict[bytes, Version[R]] = {}
         if self.frozen:
             self.stored_max = max(self.stored_max, max_key)
+            forgotten = self.old
             self.old = self.young
             self.young = self.frozen
             self.frozen = {}
             self.frozen_replaced = set()
+        return forgotten
 
-    def age(self) -> None:
-        """A new generation: rows that nobody asked for since the last one are forgotten."""
+    def age(self) -> dict[bytes, Version[R]]:
+        """A new generation: rows that nobody asked for since the last one are forgotten, and returned."""
+        forgotten = self.old
         self.old = self.young
         self.young = {}
+        return forgotten
 
     def transform(self, change: Callable[[R], R]) -> None:
         """Rewrite every row in memory (a column was added)."""
@@ -334,10 +340,10 @@ class IndexVersions(TableVersions[bytes]):
         self._by_prefix_frozen = self._by_prefix
         self._by_prefix = {}
 
-    def checkpointed(self, max_key: bytes) -> None:
-        super().checkpointed(max_key)
+    def checkpointed(self, max_key: bytes) -> dict[bytes, Version[bytes]]:
         self._by_prefix_frozen = {}
         self._forget_stored()
+        return super().checkpointed(max_key)
 
     def _forget_stored(self) -> None:
         self._stored = {}

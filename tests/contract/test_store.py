@@ -477,6 +477,9 @@ class TestMemoryStore(StoreContract):
         assert store.prune(10, 20_000) == 6_671
         assert [cell.key for cell in pages(store, TABLE, END, 10, 100)] == [key(n) for n in range(0, 10_007, 3)]
         assert store.max_key(TABLE, key(5_001)) == key(4_998)
+        put(store, [Cell(key(n), 20, b"y") for n in range(10_006, -1, -1) if n % 3])
+        assert [cell.key for cell in pages(store, TABLE, END, 20, 700)] == [key(n) for n in range(10_007)]
+        assert all(store.max_key(TABLE, key(n)) == key(n - 1) for n in range(1, 10_007))
         store.drop_range(TABLE, END)
         assert store.max_key(TABLE, END) is None
 

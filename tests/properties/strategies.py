@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -282,8 +283,11 @@ class AddColumn:
 
 @dataclass
 class DropColumn:
+    """`used`: by a key, an index or a view, as far as the history knows: then it must be refused."""
+
     table: str
     column: str
+    used: bool
 
 
 @dataclass
@@ -336,8 +340,9 @@ _NUMBERS = [st.integers(0, highest) for highest in range(64)]
 
 SOURCES_MAX = 4
 STEPS_MIN, STEPS_MAX = 4, 11
-#: A view over rows that may be many: products of joins on equal values stay small with it.
+#: Most keys come from the first values of their pool, so that writes meet rows that exist.
 KEY_POOL = 4
+ADDED_NAMES = ("n0", "n1", "n2")
 
 
 class Chooser:
@@ -463,14 +468,17 @@ def draw_view(choose: Chooser, name: str, tables: Sequence[Table]) -> ViewSpec:
     group_by: list[Expression] | None = None
     outputs: list[Expression | Aggregate]
     if choose.below(2):
-        group_by = [draw_expression(choose, scope, risky=choose.chance(6)) for _ in range(choose.one((1, 0, 2)))]
+        drawn = [draw_expression(choose, scope, risky=choose.chance(6)) for _ in range(choose.one((1, 0, 2)))]
+        # What stands twice in GROUP BY is one column of the key.
+        group_by = list({expression.sql: expression for expression in drawn}.values())
         outputs = [expression for expression in group_by if not choose.chance(5)]
         outputs += [draw_aggregate(choose, scope) for _ in range(choose.between(1, 3))]
     else:
         outputs = [draw_expression(choose, scope, risky=choose.chance(6)) for _ in range(choose.between(1, 3))]
     plain = [(table.name, alias) for table, alias in sources]
     sql = view_sql(choose, plain, joins, filters, group_by, outputs)
-    used = {(table.name, column.name) for table, alias, column in scope if f"{alias}.{column.name}" in sql}
+    named = set(re.findall(r"\b[a-d]\.\w+", sql))
+    used = {(table.name, column.name) for table, alias, column in scope if f"{alias}.{column.name}" in named}
     return ViewSpec(name, sql, plain, joins, filters, group_by, outputs, used)
 
 
@@ -516,7 +524,7 @@ def draw_expression(choose: Chooser, scope: Scope, *, risky: bool = False, kinds
         return first
     if first.kind == "int":
         other = column_of(choose.one([entry for entry in usable if entry[2].kind == "int"]))
-        return draw_arithmetic(choose, first, other, risky)
+        return draw_arithmetic(choose, first, other, fails=one_source(scope), risky=risky)
     if first.kind in ("float", "decimal"):
         return Expression(f"- {first.sql}", first.kind, strict(operator.neg, first))
     if first.kind == "str":
@@ -526,15 +534,23 @@ def draw_expression(choose: Chooser, scope: Scope, *, risky: bool = False, kinds
     return first
 
 
-def draw_arithmetic(choose: Chooser, first: Expression, other: Expression, risky: bool) -> Expression:
-    if risky:
+def one_source(scope: Scope) -> bool:
+    return len({alias for _, alias, _ in scope}) == 1
+
+
+def draw_arithmetic(choose: Chooser, first: Expression, other: Expression, *, fails: bool, risky: bool) -> Expression:
+    """`fails`: an expression may have no value for some rows, so that the engine must refuse them."""
+    if fails and risky:
         return Expression(f"10 / ({first.sql} + {other.sql})", "int", strict(divided, first, other))
-    if choose.below(2):
-        # Within the range of ints whatever the columns hold.
-        return Expression(f"{first.sql} % 3", "int", strict(lambda number: int(math.fmod(number % 3, 3)), first))
+    if not fails or choose.below(2):
+        return Expression(f"{first.sql} % 3", "int", strict(lambda number: abs(number) % 3 * sign_of(number), first))
     return Expression(
         f"{first.sql} - {other.sql}", "int", strict(lambda left, right: in_range(left - right), first, other)
     )
+
+
+def sign_of(number: int) -> int:
+    return -1 if number < 0 else 1
 
 
 def divided(left: int, right: int) -> int:
@@ -690,7 +706,11 @@ def _draw_transaction(choose: Chooser, tables: Sequence[Table], views: Sequence[
 def _draw_change_of_table(choose: Chooser, table: Table, views: Sequence[ViewSpec]) -> Step:
     form = choose.below(4)
     if form == 0:
-        column = Column(choose.name("n"), choose.one(KINDS))
+        # Names come again: a column that was dropped and one of the same name are two columns.
+        free = [name for name in ADDED_NAMES if all(column.name != name for column in table.columns)]
+        if not free:
+            return Checkpoint(forget=True)
+        column = Column(choose.one(free), choose.one(KINDS))
         if choose.below(2):
             column.default = choose.one(POOLS[column.kind])
         table.columns.append(column)
@@ -701,7 +721,7 @@ def _draw_change_of_table(choose: Chooser, table: Table, views: Sequence[ViewSpe
         column = choose.one(table.columns)
         if column.name not in used:
             table.columns.remove(column)
-        return DropColumn(table.name, column.name)
+        return DropColumn(table.name, column.name, column.name in used)
     if form == 2 and table.indexes:
         return DropIndex(table.name, choose.one(table.indexes))
     index = draw_index(choose, table)

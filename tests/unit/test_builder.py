@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from viewtide.changetables.builder import JoinEdge, JoinTable, Query, avg, count, max, min, query, sum
 from viewtide.changetables.errors import InterfaceError, ProgrammingError, UnsupportedView
 from viewtide.changetables.schema import Column, Table
@@ -48,7 +49,10 @@ EDGE = JoinEdge("e.product", "p.id")
             "SELECT e.id, e.cost * 2 AS twice FROM events e JOIN products p ON e.product = p.id",
         ),
         (query(JoinTable("events")), "SELECT * FROM events"),
-        (query(E, where="rate IS NULL AND (cost = 1 OR cost = 2)"), "SELECT * FROM events e WHERE rate IS NULL AND (cost = 1 OR cost = 2)"),
+        (
+            query(E, where="rate IS NULL AND (cost = 1 OR cost = 2)"),
+            "SELECT * FROM events e WHERE rate IS NULL AND (cost = 1 OR cost = 2)",
+        ),
         (
             query(E, select={"n": count("e.rate"), "mean": avg("rate")}),
             "SELECT COUNT(e.rate) AS n, AVG(rate) AS mean FROM events e",
@@ -71,7 +75,12 @@ EDGE = JoinEdge("e.product", "p.id")
             "SELECT SUM(e.cost) / COUNT(*) AS share FROM events e",
         ),
         (
-            query(JoinTable("events", "a"), JoinTable("events", "b"), on=[JoinEdge("a.id", "b.product")], select={"x": "a.id", "y": "b.id"}),
+            query(
+                JoinTable("events", "a"),
+                JoinTable("events", "b"),
+                on=[JoinEdge("a.id", "b.product")],
+                select={"x": "a.id", "y": "b.id"},
+            ),
             "SELECT a.id AS x, b.id AS y FROM events a JOIN events b ON a.id = b.product",
         ),
         (
@@ -137,7 +146,11 @@ def test_wrong_arguments_are_refused_at_once(make: object, error: type[Exception
     ("built", "error", "message"),
     [
         (query(JoinTable("event")), ProgrammingError, "unknown table event of the query (did you mean events?)"),
-        (query(E, select={"x": "e.nosuch"}), ProgrammingError, "unknown column e.nosuch at line 1, column 3 of select 'x'"),
+        (
+            query(E, select={"x": "e.nosuch"}),
+            ProgrammingError,
+            "unknown column e.nosuch at line 1, column 3 of select 'x'",
+        ),
         (query(E, where="cost >"), ProgrammingError, "of where"),
         (query(E, where="cost > 0; DROP TABLE events"), ProgrammingError, "of where"),
         (query(E, where="cost > 0 GROUP BY id"), ProgrammingError, "of where"),
@@ -149,7 +162,11 @@ def test_wrong_arguments_are_refused_at_once(make: object, error: type[Exception
         (query(E, P, on=[EDGE]), ProgrammingError, "two outputs named id"),
         (query(E, P, on=[JoinEdge("e.product", "q.id")]), ProgrammingError, "no table q here"),
         (query(E, P, on=[JoinEdge("e.product + 1", "p.id")]), ProgrammingError, "is not alias.column"),
-        (query(E, P, on=[JoinEdge("e.product", "p.category")]), ProgrammingError, "operator does not exist: integer = text"),
+        (
+            query(E, P, on=[JoinEdge("e.product", "p.category")]),
+            ProgrammingError,
+            "operator does not exist: integer = text",
+        ),
         (query(E, P, select={"x": "e.id"}), UnsupportedView, "joins without any equality"),
         (query(E, P, on=[JoinEdge("e.product", "p.id", kind="left")]), UnsupportedView, "outer joins"),
         (query(E, select={"x": min("cost")}), UnsupportedView, "MIN and MAX"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import re
 import subprocess
 import sys
 from decimal import Decimal
 
 import pytest
+
 from viewtide.changetables.definition import Definition, Equality, Source
 from viewtide.changetables.errors import DataError, Error, ProgrammingError, UnsupportedView
 from viewtide.changetables.expressions import OPERATORS, Aggregate, Call, ColumnRef, Expression, GroupKey, Literal
@@ -389,8 +391,8 @@ def test_expressions(sql: str, expected: Expression) -> None:
 def test_every_operator_is_reachable_from_sql() -> None:
     texts = (
         "a + 1 - 1 * 1 / 1 % 1 = -a, a <> 1 AND a < 1 OR a <= 1, NOT a > 1, a >= 1, a IS NULL, a IS NOT NULL,"
-        "a IS DISTINCT FROM 1, a IS NOT DISTINCT FROM 1, a IN (1), CASE WHEN b THEN 1 END, COALESCE(a, 1), NULLIF(a, 1),"
-        "a::text, ABS(a), LOWER(s), UPPER(s), LENGTH(s), s || s, s LIKE s"
+        "a IS DISTINCT FROM 1, a IS NOT DISTINCT FROM 1, a IN (1), CASE WHEN b THEN 1 END, COALESCE(a, 1),"
+        "NULLIF(a, 1), a::text, ABS(a), LOWER(s), UPPER(s), LENGTH(s), s || s, s LIKE s"
     )
     aliased = ", ".join(f"{text} AS q{index}" for index, text in enumerate(_split(texts)))
     found: set[str] = set()
@@ -416,9 +418,9 @@ def _operators(node: Expression) -> set[str]:
 
 @pytest.mark.parametrize("clause", [" AND ", " OR "])
 def test_thousands_of_conditions_are_a_shallow_tree(clause: str) -> None:
-    definition = view(f"SELECT id FROM t WHERE {clause.join(f'a = {number}' for number in range(3_000))}")
+    definition = view(f"SELECT id FROM t WHERE {clause.join(f'a = {number}' for number in range(1_000))}")
     if clause == " AND ":
-        assert len(definition.filters) == 3_000
+        assert len(definition.filters) == 1_000
     else:
         assert _depth(definition.filters[0]) < 20
 
@@ -741,10 +743,11 @@ def test_literals_as_postgresql_reads_them(text: str, value: object) -> None:
     assert type(literal.value) is type(value)
 
 
-PIECES = (
+PIECES = re.findall(
+    r"\S+",
     "SELECT a FROM t JOIN u ON ( ) , . * + - / = < > || 'x' \"y\" 1 2.5 AND OR NOT IN LIKE IS NULL CASE WHEN THEN END"
-    " GROUP BY ORDER COUNT SUM AS b s WHERE :: int ; -- /* [ ] $1 ? WITH UNION OVER FILTER DISTINCT EXISTS"
-).split(" ")
+    " GROUP BY ORDER COUNT SUM AS b s WHERE :: int ; -- /* [ ] $1 ? WITH UNION OVER FILTER DISTINCT EXISTS",
+)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,0 +1,415 @@
+"""Random histories through the public API, compared after every step with a model of plain dicts.
+
+After each step: every table holds the model's rows, every view shows what the model computes from them and agrees with
+its own `verify()`, every snapshot that is still open shows the state of its moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import viewtide as vt
+from hypothesis import HealthCheck, given, settings
+from viewtide.ltm.commit_log.segments import SegmentLog
+
+from . import strategies as gen
+from .strategies import Key, Row, Value, ViewSpec, canonical, exact
+
+CACHE_ROWS = 100
+#: Small, so that histories cross segments; and a full one would be 16 MB to fill for each history.
+SEGMENT_BYTES = 8192
+SNAPSHOTS_MAX = 2
+
+
+class Rollback(Exception):
+    """Raised inside a transaction's block."""
+
+
+State = dict[str, dict[Key, Row]]
+
+
+@dataclass
+class Model:
+    tables: dict[str, gen.Table] = field(default_factory=dict)
+    rows: State = field(default_factory=dict)
+    views: dict[str, ViewSpec] = field(default_factory=dict)
+
+    def key(self, table: str, values: Sequence[Value]) -> Key:
+        return tuple(map(canonical, values))
+
+    def key_of(self, table: str, row: Row) -> Key:
+        return self.key(table, [row[name] for name in self.tables[table].key])
+
+    def whole(self, table: str, row: Row) -> Row:
+        return {column.name: row.get(column.name, column.default) for column in self.tables[table].columns}
+
+    def view_rows(self, view: ViewSpec, rows: State) -> list[tuple[Value, ...]]:
+        return gen.evaluate_view(view, {name: rows[name].values() for name in view.tables()})
+
+    def write(self, rows: State, write: gen.Write) -> object:
+        """Apply one call to `rows`; returns what it must return, or raises IntegrityError and changes nothing."""
+        table = rows[write.table]
+        if write.kind == "insert":
+            added = {}
+            for row in write.rows:
+                key = self.key_of(write.table, row)
+                if key in table or key in added:
+                    raise vt.IntegrityError("exists")
+                added[key] = self.whole(write.table, row)
+            table.update(added)
+            return None
+        if write.kind == "upsert":
+            for row in write.rows:
+                key = self.key_of(write.table, row)
+                table[key] = {**table[key], **row} if key in table else self.whole(write.table, row)
+            return None
+        key = self.key(write.table, write.key)
+        if key not in table:
+            return False
+        if write.kind == "delete":
+            del table[key]
+            return True
+        moved = {**table[key], **write.changes}
+        new_key = self.key_of(write.table, moved)
+        if new_key != key and new_key in table:
+            raise vt.IntegrityError("exists")
+        del table[key]
+        table[new_key] = moved
+        return True
+
+
+@dataclass
+class Held:
+    """An open snapshot and what it must show. `tables` are the columns that there were."""
+
+    snapshot: vt.Snapshot
+    columns: dict[str, list[str]]
+    rows: State
+    views: dict[str, ViewSpec]
+
+
+class Session:
+    """A database under test and its model."""
+
+    def __init__(self, history: gen.History, directory: Path | None) -> None:
+        self._directory = directory
+        self._opened = 0
+        self._path: Path | None = None if directory is None else directory / "0"
+        self.db = self._connect()
+        self.model = Model()
+        self._held: list[Held] = []
+        for table in history.tables:
+            self.model.tables[table.name] = copy.deepcopy(table)
+            self.model.rows[table.name] = {}
+            columns = {column.name: gen.TYPES[column.kind] for column in table.columns}
+            self.db.create_table(table.name, columns, key=table.key, indexes=table.indexes)
+
+    def _connect(self) -> vt.Database:
+        target = "memory:" if self._path is None else self._path
+        return vt.connect(target, cache_rows=CACHE_ROWS)
+
+    def close(self) -> None:
+        self._release_snapshots()
+        self.db.close()
+
+    def _release_snapshots(self) -> None:
+        for held in self._held:
+            held.snapshot.close()
+        self._held.clear()
+
+    def run(self, step: gen.Step) -> None:
+        {
+            gen.Transact: self._transact,
+            gen.CreateView: self._create_view,
+            gen.DropView: self._drop_view,
+            gen.AddColumn: self._add_column,
+            gen.DropColumn: self._drop_column,
+            gen.CreateIndex: self._create_index,
+            gen.DropIndex: self._drop_index,
+            gen.Checkpoint: self._checkpoint,
+            gen.HoldSnapshot: self._hold_snapshot,
+            gen.Reopen: self._reopen,
+        }[type(step)](step)  # type: ignore[operator]
+
+    # -- transactions
+
+    def _transact(self, step: gen.Transact) -> None:
+        before = self.model.rows
+        rows = {name: dict(table) for name, table in before.items()}
+        expected: type[Exception] | None = None
+        if step.end == "commit":
+            with contextlib.suppress(Rollback), self.db.transaction() as tx:
+                self._steps(tx, step, rows)
+                if self._refused(rows):
+                    expected = vt.DataError
+                    with pytest.raises(vt.DataError):
+                        tx.commit()
+        elif step.end == "rollback":
+            tx = self.db.transaction()
+            self._steps(tx, step, rows)
+            tx.rollback()
+        else:
+            with pytest.raises(Rollback), self.db.transaction() as tx:
+                self._steps(tx, step, rows)
+                raise Rollback
+        if step.end == "commit" and expected is None:
+            self.model.rows = rows
+
+    def _refused(self, rows: State) -> bool:
+        """Does some view have a row that cannot be computed?"""
+        try:
+            for view in self.model.views.values():
+                self.model.view_rows(view, rows)
+        except gen.ModelDataError:
+            return True
+        return False
+
+    def _steps(self, tx: vt.Transaction, step: gen.Transact, rows: State) -> None:
+        for part in step.steps:
+            if isinstance(part, gen.Write):
+                self._write(tx, part, rows)
+            else:
+                self._read(tx, part, rows)
+
+    def _write(self, tx: vt.Transaction, write: gen.Write, rows: State) -> None:
+        calls: dict[str, Callable[[], object]] = {
+            "insert": lambda: tx.insert(write.table, write.rows),
+            "upsert": lambda: tx.upsert(write.table, write.rows),
+            "update": lambda: tx.update(write.table, write.key, write.changes),
+            "delete": lambda: tx.delete(write.table, write.key),
+        }
+        call = calls[write.kind]
+        try:
+            expected = self.model.write(rows, write)
+        except vt.IntegrityError:
+            with pytest.raises(vt.IntegrityError):
+                call()
+            return
+        assert call() == expected, write
+
+    def _read(self, tx: vt.Transaction, read: gen.Read, rows: State) -> None:
+        if read.what == "view":
+            view = self.model.views.get(read.name)
+            if view is not None:
+                self._check_view(tx.view(read.name).rows, view, rows)
+        elif read.what == "get":
+            found = tx.get(read.name, read.key)
+            expected = rows[read.name].get(self.model.key(read.name, read.key))
+            assert (found is None) == (expected is None), read
+            assert found is None or bag([found]) == bag([expected]), read
+        elif read.what == "scan":
+            self._check_table(tx, read.name, rows)
+        else:
+            self._find(tx, read, rows)
+
+    def _find(self, tx: vt.Transaction, read: gen.Read, rows: State) -> None:
+        table = self.model.tables[read.name]
+        if all(column.name != read.column for column in table.columns):
+            return
+        expected = [row for row in rows[read.name].values() if gen.same(row[read.column], read.value)]
+        try:
+            found = tx.find(read.name, **{read.column: read.value})
+        except vt.ProgrammingError:
+            assert (read.column,) not in table.indexes, read
+            assert read.column != table.key[0], read
+            return
+        assert bag(found) == bag(expected), read
+
+    # -- changes of the catalog
+
+    def _create_view(self, step: gen.CreateView) -> None:
+        try:
+            self.model.view_rows(step.view, self.model.rows)
+        except gen.ModelDataError:
+            with pytest.raises(vt.DataError):
+                self.db.create_view(step.view.name, step.view.sql)
+            return
+        self.db.create_view(step.view.name, step.view.sql)
+        self.model.views[step.view.name] = step.view
+
+    def _drop_view(self, step: gen.DropView) -> None:
+        if self.model.views.pop(step.name, None) is None:
+            with pytest.raises(vt.ProgrammingError):
+                self.db.drop_view(step.name)
+        else:
+            self.db.drop_view(step.name)
+
+    def _add_column(self, step: gen.AddColumn) -> None:
+        column = step.column
+        self.db.add_column(step.table, column.name, vt.column(gen.TYPES[column.kind], default=column.default))
+        self.model.tables[step.table].columns.append(column)
+        for row in self.model.rows[step.table].values():
+            row[column.name] = column.default
+
+    def _drop_column(self, step: gen.DropColumn) -> None:
+        table = self.model.tables[step.table]
+        used = {name for view in self.model.views.values() for of, name in view.columns if of == step.table}
+        if step.column in used.union(table.key, *table.indexes):
+            with pytest.raises(vt.ProgrammingError):
+                self.db.drop_column(step.table, step.column)
+        elif not step.used:
+            self._drop_indexes_on(step.table, step.column)
+            self.db.drop_column(step.table, step.column)
+            table.columns = [column for column in table.columns if column.name != step.column]
+            for row in self.model.rows[step.table].values():
+                del row[step.column]
+
+    def _drop_indexes_on(self, table: str, column: str) -> None:
+        """Indexes that were made for views stay when those are dropped."""
+        stored = self.db._engine.ltm.tables.by_name[table].table
+        for index in stored.indexes:
+            names = [stored.columns[position].name for position in index.columns]
+            if column in names:
+                self.db.drop_index(table, names)
+
+    def _create_index(self, step: gen.CreateIndex) -> None:
+        # A view may have made the same one.
+        with contextlib.suppress(vt.ProgrammingError):
+            self.db.create_index(step.table, step.columns)
+        indexes = self.model.tables[step.table].indexes
+        if step.columns not in indexes:
+            indexes.append(step.columns)
+
+    def _drop_index(self, step: gen.DropIndex) -> None:
+        # A view may need it.
+        with contextlib.suppress(vt.ProgrammingError):
+            self.db.drop_index(step.table, step.columns)
+            self.model.tables[step.table].indexes.remove(step.columns)
+
+    # -- the store and the directory
+
+    def _checkpoint(self, step: gen.Checkpoint) -> None:
+        engine = self.db._engine
+        engine.checkpoint()
+        if step.forget:
+            with engine.ltm.lock:
+                for versions in engine.ltm.tables.versions.values():
+                    versions.age()
+                    versions.age()
+
+    def _hold_snapshot(self, _: gen.HoldSnapshot) -> None:
+        if len(self._held) == SNAPSHOTS_MAX:
+            self._held.pop(0).snapshot.close()
+        model = self.model
+        snapshot = self.db.snapshot()
+        snapshot.__enter__()
+        columns = {name: [column.name for column in table.columns] for name, table in model.tables.items()}
+        self._held.append(Held(snapshot, columns, copy.deepcopy(model.rows), dict(model.views)))
+
+    def _reopen(self, step: gen.Reopen) -> None:
+        assert self._directory is not None
+        assert self._path is not None
+        self._release_snapshots()
+        if step.crash:
+            self._opened += 1
+            before, self._path = self._path, self._directory / str(self._opened)
+            # No checkpoint may be under way: a copy of a store that is being written is no state of any moment.
+            with self.db._engine._checkpoint_lock:
+                shutil.copytree(before, self._path)
+        self.db.close()
+        self.db = self._connect()
+
+    # -- checks
+
+    def check(self) -> None:
+        with self.db.snapshot() as snapshot:
+            for name in self.model.tables:
+                self._check_table(snapshot, name, self.model.rows)
+        for view in self.model.views.values():
+            stored = self.db.view(view.name)
+            self._check_view(stored.rows, view, self.model.rows)
+            self._check_groups(stored, view)
+            report = stored.verify()
+            assert report.ok, (view.sql, report)
+        for held in self._held:
+            self._check_held(held)
+
+    def _check_table(self, reads: vt.Snapshot | vt.Transaction, name: str, rows: State) -> None:
+        found = list(reads.scan(name))
+        assert bag(found) == bag(rows[name].values()), name
+        keys = [[row[column] for column in self.model.tables[name].key] for row in found]
+        assert all(_ascending(low, high) for low, high in zip(keys, keys[1:], strict=False)), keys
+
+    def _check_view(self, read: Callable[[], vt.Result], view: ViewSpec, rows: State) -> None:
+        try:
+            expected = self.model.view_rows(view, rows)
+        except gen.ModelDataError:
+            with pytest.raises(vt.DataError):
+                read()
+            return
+        found = Counter(gen.comparable(view, tuple(row.values())) for row in read())
+        assert found == Counter(gen.comparable(view, row) for row in expected), view
+
+    def _check_groups(self, stored: vt.View, view: ViewSpec) -> None:
+        if view.group_by is None:
+            return
+        rows = {name: self.model.rows[name].values() for name in view.tables()}
+        for key, members in gen.groups_of(view, rows):
+            found = stored.get(key) if key else stored.get()
+            assert found is not None, (view, key)
+            expected = gen.comparable(view, gen.group_output(view, key, members))
+            assert gen.comparable(view, tuple(found.values())) == expected, (view, key)
+
+    def _check_held(self, held: Held) -> None:
+        for name, columns in held.columns.items():
+            found = Counter(tuple(exact(row[column]) for column in columns) for row in held.snapshot.scan(name))
+            rows = held.rows[name].values()
+            assert found == Counter(tuple(exact(row[column]) for column in columns) for row in rows), name
+        for name, view in held.views.items():
+            if self.model.views.get(name) is view:
+                self._check_view(held.snapshot.view(name).rows, view, held.rows)
+
+
+def bag(rows: object) -> Counter[tuple[tuple[str, Value], ...]]:
+    return Counter(tuple((name, exact(value)) for name, value in row.items()) for row in rows)  # type: ignore[attr-defined]
+
+
+def _ascending(low: Sequence[Value], high: Sequence[Value]) -> bool:
+    for left, right in zip(low, high, strict=True):
+        if not gen.same(left, right):
+            return gen.above(right, left)
+    return False
+
+
+def play(history: gen.History, directory: Path | None) -> None:
+    session = Session(history, directory)
+    try:
+        for step in history.steps:
+            session.run(step)
+            session.check()
+    finally:
+        session.close()
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory in memory where there is one: what is tested here is what is written, not the disk."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+@pytest.mark.slow
+@settings(max_examples=1_700, suppress_health_check=list(HealthCheck))
+@given(gen.histories(on_disk=False))
+def test_histories_in_memory(history: gen.History) -> None:
+    play(history, None)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(gen.histories(on_disk=True))
+def test_histories_on_disk_with_crashes(history: gen.History) -> None:
+    small = functools.partial(SegmentLog, segment_bytes=SEGMENT_BYTES)
+    with scratch() as directory, mock.patch("viewtide.node.SegmentLog", small):
+        play(history, directory)

@@ -1,0 +1,39 @@
+"""Docs run: every python block of README and docs is executed, each in an empty folder of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def python_blocks() -> list[object]:
+    found: list[object] = []
+    for page in PAGES:
+        for number, match in enumerate(re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+            found.append(pytest.param(match[1], id=f"{page.name}-{number + 1}"))
+    return found
+
+
+@pytest.mark.parametrize("code", python_blocks())
+def test_python_block_runs(code: str, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_blocks() -> None:
+    assert len(python_blocks()) >= 3, "README lost its quick start"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
