@@ -187,7 +187,10 @@ class WriterProcess:
             raise self.died() from error
 
     def wait(self) -> int:
-        return self._process.wait(EXIT_S_MAX)
+        try:
+            return self._process.wait(EXIT_S_MAX)
+        except subprocess.TimeoutExpired as error:
+            raise OperationalError(f"the writer process {self.pid} did not end within {EXIT_S_MAX:g} s") from error
 
     def died(self) -> OperationalError:
         """The error for an end that nobody asked for."""
@@ -259,16 +262,21 @@ class Supervisor:
         """The kill has a timer of its own: it does not wait for anything that the writers do."""
         self._enter("writing")
         began = time.monotonic()
-        timer = threading.Timer(self._progress.seconds * random.uniform(KILL_PART_MIN, KILL_PART_MAX), writer.kill)
+        fired = threading.Event()
+
+        def kill() -> None:
+            fired.set()
+            writer.kill()
+
+        timer = threading.Timer(self._progress.seconds * random.uniform(KILL_PART_MIN, KILL_PART_MAX), kill)
         timer.start()
         try:
-            while self._next(writer, SILENCE_S_MAX) is not None:
+            while self._hear(writer) is not None:
                 pass
         finally:
-            fired = not timer.is_alive()
             timer.cancel()
         self._writing_s += time.monotonic() - began
-        if not fired:
+        if not fired.is_set():
             raise writer.died()
         self._progress.kill = Kill(writer.pid, self._elapsed_s(), sum(self._acknowledged))
         return writer.wait() == -signal.SIGKILL
@@ -299,14 +307,17 @@ class Supervisor:
 
     def _await(self, writer: WriterProcess, kind: type[M]) -> M:
         while True:
-            try:
-                message = self._next(writer, SILENCE_S_MAX)
-            except queue.Empty as error:
-                raise OperationalError(f"the writer process {writer.pid} said nothing for {SILENCE_S_MAX:g} s") from error
+            message = self._hear(writer)
             if message is None:
                 raise writer.died()
             if isinstance(message, kind):
                 return message
+
+    def _hear(self, writer: WriterProcess) -> Message | None:
+        try:
+            return self._next(writer, SILENCE_S_MAX)
+        except queue.Empty as error:
+            raise OperationalError(f"the writer process {writer.pid} said nothing for {SILENCE_S_MAX:g} s") from error
 
     def _next(self, writer: WriterProcess, timeout_s: float) -> Message | None:
         """The next message, taken into account; draws the screen meanwhile."""

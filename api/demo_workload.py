@@ -35,7 +35,9 @@ EVENT_TIME_START_MS = 1_700_000_000_000
 
 VIEW_NAME = "cost_by_category"
 VIEW_SQL = """SELECT c.name AS category, SUM(e.cost) AS cost, COUNT(*) AS n
-FROM events e JOIN products p ON e.product = p.id JOIN categories c ON p.category = c.id
+FROM events e
+JOIN products p ON e.product = p.id
+JOIN categories c ON p.category = c.id
 GROUP BY c.name"""
 
 #: How each table is created; the first column is the primary key.

@@ -107,6 +107,10 @@ class Reads:
         """The rows of this transaction that differ from the snapshot."""
         return NO_ROWS
 
+    def _own_row(self, rows: TableRows, key: bytes) -> tuple[Values | None] | None:
+        """The row as this transaction left it, in a tuple; None if it did not touch it."""
+        return None
+
     def _own_rows(self) -> OwnRows:
         return {}
 
@@ -152,9 +156,9 @@ class Reads:
 
     def _row(self, rows: TableRows, key: bytes) -> Values | None:
         at = self._begin()
-        own = self._own(rows)
-        if key in own:
-            return own[key]
+        own = self._own_row(rows, key)
+        if own is not None:
+            return own[0]
         self._read_key(rows.table.id, key)
         return self._ltm.read(rows.versions, key, at)
 

@@ -194,17 +194,15 @@ class Transaction(Reads):
         return None if intents is None else intents.get(key)
 
     def _exists(self, target: TableRows, key: bytes) -> bool:
-        """For an insert: a wrong "no" is found at commit, a "yes" must be right."""
+        """For an insert: a wrong "no" is found at commit; a "yes" is told to the caller, so it is a read."""
         if self._snapshot is None:
             seen = target.versions.at(key, self._ltm.horizon.durable_ts)
             if seen is not None and seen[1] is None:
                 return False
-            horizon, reader = self._ltm.horizon, -self._reader
-            try:
-                return self._ltm.read(target.versions, key, horizon.pin(reader)) is not None
-            finally:
-                horizon.unpin(reader)
-        return self._ltm.read(target.versions, key, self._snapshot) is not None
+        exists = self._ltm.read(target.versions, key, self._begin()) is not None
+        if exists:
+            self._read_key(target.table.id, key)
+        return exists
 
     def _exists_at_snapshot(self, target: TableRows, key: bytes) -> bool:
         """Only existence is read: a concurrent change of other columns is no conflict. The intent expects PRESENT; an
@@ -246,14 +244,18 @@ class Transaction(Reads):
         intents = self._request.writes.get(rows.table.name)
         if not intents:
             return NO_ROWS
-        at = self._begin()
-        own: dict[bytes, Values | None] = {}
-        for key, intent in intents.items():
-            stored = None
-            if intent[2] is not None or not intent[3]:
-                stored = self._ltm.read(rows.versions, key, at)
-            own[key] = _effective(intent, stored)
-        return own
+        return {key: self._shown(rows, key, intent) for key, intent in intents.items()}
+
+    def _own_row(self, rows: TableRows, key: bytes) -> tuple[Values | None] | None:
+        intent = self._intent(rows, key)
+        return None if intent is None else (self._shown(rows, key, intent),)
+
+    def _shown(self, rows: TableRows, key: bytes, intent: Intent) -> Values | None:
+        """The row as the transaction sees it. What is merged shows columns of the stored row: that is a read."""
+        if intent[2] is None:
+            return intent[1]
+        self._read_key(rows.table.id, key)
+        return _effective(intent, self._ltm.read(rows.versions, key, self._begin()))
 
     def _own_rows(self) -> OwnRows:
         return {name: self._own(self._tables.by_name[name]) for name in self._request.writes}
@@ -316,9 +318,7 @@ def _exists_after(intent: Intent) -> bool:
 
 def _effective(intent: Intent, stored: Values | None) -> Values | None:
     """The row as the transaction itself sees it."""
-    _, row, changes, touch = intent
-    if not touch:
-        return stored
+    _, row, changes, _ = intent
     if changes is None or stored is None:
         return row
     values = list(stored)

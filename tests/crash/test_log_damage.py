@@ -417,8 +417,8 @@ def put_at_end(image: Image, *, salt: bytes = b"", lsn_ahead: int = 0, chain_bit
     """Write a record with a perfect checksum at the end of the log that differs in one thing from the next record."""
     last = image.records[-1]
     data = bytearray(image.files[last.path])
-    segment = decode_segment_header(data)
-    header = decode_record_header(data, last.start)
+    segment = decode_segment_header(image.files[last.path])
+    header = decode_record_header(image.files[last.path], last.start)
     assert segment is not None
     assert header is not None
     place = Place(last.lsn + 1 + lsn_ahead, last.stop, header.header_crc ^ chain_bits)

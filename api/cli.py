@@ -1,0 +1,115 @@
+"""The command line: `viewtide demo` and its relatives."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from . import __version__
+from .changetables.errors import Error
+
+SECONDS_MIN, SECONDS_MAX = 2.0, 3600.0
+WRITERS_MAX = 64
+EXIT_FAILED = 1
+#: What a shell reports for a program that Ctrl-C has ended.
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+app = typer.Typer(
+    name="viewtide",
+    help="ACID transactions and materialized views that stay right, on a key-value store.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"viewtide {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def viewtide(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """ACID transactions and materialized views that stay right, on a key-value store."""
+
+
+DEMO_HELP = (
+    "Watch a live view survive kill -9.\n\n"
+    "A dashboard of costs per category, kept by a synchronous view while writers commit as fast as they can. "
+    "In the middle the writer process is killed with kill -9, and a new one recovers. All the time the stored view is "
+    "compared with a recompute at the same snapshot; at the end every acknowledged commit must be there, and none half "
+    "there.\n\n"
+    "The exit code is 0 only if everything held."
+)
+
+
+@app.command(help=DEMO_HELP)
+def demo(
+    seconds: Annotated[
+        float, typer.Option(min=SECONDS_MIN, max=SECONDS_MAX, help="How long it runs, beside start-up and last check.")
+    ] = 15.0,
+    writers: Annotated[int, typer.Option(min=1, max=WRITERS_MAX, help="Threads that write at the same time.")] = 4,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Where the database goes, and stays; without it, a temporary directory."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")] = False,
+) -> None:
+    if directory is not None:
+        _check_new(directory)
+    # Imported here: --help and --version need none of it.
+    from .demo import run_demo
+
+    with _ended_properly():
+        held = run_demo(seconds, writers, directory, as_json)
+    if not held:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _check_new(directory: Path) -> None:
+    """The demo checks every row that it finds, so it needs a database of its own."""
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise typer.BadParameter(f"{directory} exists and is not an empty directory; name a new one", param_hint="'--dir'")
+    if not directory.resolve().parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {directory.resolve().parent}", param_hint="'--dir'")
+
+
+@contextmanager
+def _ended_properly() -> Iterator[None]:
+    """Errors become a message and an exit code. An end from outside cleans up as Ctrl-C does: no process and no
+    temporary directory stays behind."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except Error as error:
+        typer.echo(f"viewtide: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from error
+
+
+def main() -> None:
+    """The program `viewtide`."""
+    app(prog_name="viewtide")
+
+
+if __name__ == "__main__":
+    main()
