@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "changetables.builder": ("JoinEdge", "JoinTable", "Query", "avg", "count", "query", "sum"),
+    "changetables.builder": ("JoinEdge", "JoinTable", "Query", "avg", "count", "max", "min", "query", "sum"),
     "database": ("Database", "column", "connect"),
     "errors": (
         "Busy",
@@ -94,6 +94,8 @@ __all__ = [
     "column",
     "connect",
     "count",
+    "max",
+    "min",
     "query",
     "sum",
 ]

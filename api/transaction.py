@@ -50,22 +50,32 @@ class Transaction(Reads):
         """Insert one row or many. A key that exists already: IntegrityError."""
         target = self._table(table)
         codec = target.codec
-        intents = self._request.writes.get(table, {})
-        blind, versions = self._snapshot is None, target.versions
+        made = [codec.row(item) for item in ((rows,) if isinstance(rows, Mapping) else rows)]
+        keys = [codec.key(row) for row in made]
+        intents = self._request.writes.get(table)
+        if intents is None and self._snapshot is None and target.versions.surely_absent(keys):
+            added: dict[bytes, Intent] = {key: (ABSENT, row, None, True) for key, row in zip(keys, made, strict=True)}
+            if len(added) < len(keys):
+                raise self._duplicate(target, _repeated(keys))
+        else:
+            added = self._inserts(target, keys, made, intents or {})
+        self._write(target, added)
+
+    def _inserts(
+        self, target: TableRows, keys: list[bytes], rows: list[Values], intents: Mapping[bytes, Intent]
+    ) -> dict[bytes, Intent]:
         added: dict[bytes, Intent] = {}
-        for item in (rows,) if isinstance(rows, Mapping) else rows:
-            row = codec.row(item)
-            key = codec.key(row)
+        for key, row in zip(keys, rows, strict=True):
             before = added.get(key) or intents.get(key)
             if before is None:
-                if not (blind and versions.surely_absent(key)) and self._exists(target, key):
+                if self._exists(target, key):
                     raise self._duplicate(target, key)
                 added[key] = (ABSENT, row, None, True)
             else:
                 if _exists_after(before):
                     raise self._duplicate(target, key)
                 added[key] = (before[0], row, None, True)
-        self._write(target, added)
+        return added
 
     def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
         """Insert each row, or, where its key exists, update the columns that are given."""
@@ -309,6 +319,10 @@ class Transaction(Reads):
                 view_id: {item.key: item for item in contributions} for view_id, contributions in machine.contributions
             }
         return self._views.get(rows.view.id, {})
+
+
+def _repeated(keys: list[bytes]) -> bytes:
+    return next(key for number, key in enumerate(keys) if key in keys[:number])
 
 
 def _exists_after(intent: Intent) -> bool:

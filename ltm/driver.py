@@ -18,7 +18,7 @@ from ..changetables.keys import prefix_stop, table_range
 from ..changetables.plan import Contribution
 from ..changetables.types import Row
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
-from .codec import pack, unpack, unpack_stream, with_one_nan
+from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
 from .outputs import CommitRecord, Outputs, Write
 from .participant import Participant
 from .ports import Cell, CommitLog, Store
@@ -61,6 +61,7 @@ class Ltm:
         self._store = store
         self._report = on_report
         self._checkpoint_rows = max(1, cache_rows // 4)
+        self._pack = make_pack()
         self._buffer: list[bytes] = []
         self._buffer_ts = 0
         self._dirty_rows = 0
@@ -80,7 +81,7 @@ class Ltm:
     def accept(self, outputs: Outputs) -> None:
         """Buffer what is to be persisted and apply it. What `outputs` sends may leave after the next `flush`."""
         for record in outputs.persist:
-            packed = pack((_COMMIT, *record))
+            packed = self._pack((_COMMIT, *record))
             self._buffer.append(packed)
             self._buffer_ts = record.commit_ts
             self._dirty_rows += record.rows_count

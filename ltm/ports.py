@@ -95,13 +95,24 @@ class CommitLog(Protocol):
     """An append-only sequence of flushes. One thread appends at a time."""
 
     def append(self, payload: bytes) -> int:
-        """Write one flush and make it durable; returns its lsn. A raise means that its fate is unknown."""
+        """Write one flush and make it durable; returns its lsn.
+
+        OperationalError means that its fate is unknown and that every later append is refused: only opening the log
+        again tells. DataError (the flush is too large) comes before anything is written and changes nothing.
+        """
 
     def read(self, from_lsn: int) -> Iterator[LogRecord]:
-        """The records with lsn >= from_lsn, in order. Raises OperationalError (file, offset) at damage."""
+        """The durable records with lsn >= from_lsn, in order, without gaps; from_lsn > last_lsn gives none.
+
+        Raises OperationalError (file, offset) at damage, or naming the oldest lsn if from_lsn was trimmed away. Appends
+        and trims may go on meanwhile: the reader may or may not see later records.
+        """
 
     def trim(self, below_lsn: int) -> None:
-        """The records with lsn < below_lsn are not needed any more; space is reused when whole segments are free."""
+        """The records with lsn < below_lsn are not needed any more; space is reused when whole segments are free.
+
+        So some of them may stay readable. The lsns count on, whatever is trimmed.
+        """
 
     @property
     def last_lsn(self) -> int:

@@ -14,7 +14,7 @@ from ..changetables.rows import RowCodec, row_codec
 from ..changetables.schema import Index, Table
 from ..changetables.types import Row
 from .catalog import Catalog, View
-from .codec import pack, unpack_row, with_one_nan
+from .codec import make_pack, unpack_row, with_one_nan
 from .versions import Horizon, IndexVersions, RowVersions, TableVersions
 
 
@@ -73,7 +73,7 @@ class Tables:
         else:
             codec = row_codec(table)
             decode = _decoder(codec, len(table.columns))
-            versions = known.versions if known else RowVersions(table.id, horizon, pack, decode)
+            versions = known.versions if known else RowVersions(table.id, horizon, make_pack(), decode)
             versions.decode = decode
             entries = tuple(_index_entries(table, index, horizon, before) for index in table.indexes)
             rows = TableRows(table, codec, versions, entries)
@@ -94,7 +94,7 @@ class Tables:
             plan = known.plan
         else:
             plan = compile_view(view.name, view.id, view.definition, sources)
-        versions = known.versions if known else RowVersions(view.id, horizon, pack, _decode_view_row)
+        versions = known.versions if known else RowVersions(view.id, horizon, make_pack(), _decode_view_row)
         rows = ViewRows(view, plan, versions)
         self.views[view.name] = self.views_by_id[view.id] = rows
         self.versions[view.id] = versions

@@ -140,6 +140,8 @@ class TableVersions(Generic[R]):
     def newest_rows(self, keys: list[bytes]) -> list[R | None]:
         """The newest row of each key, None where there is none; all must be in memory. Written out: it runs for every
         written and every looked-up row of every transaction."""
+        if self.surely_absent(keys):
+            return [None] * len(keys)
         in_dirty, in_frozen, in_young = self.dirty.get, self.frozen.get, self.young.get
         stored_max = self.stored_max
         rows: list[R | None] = []
@@ -159,9 +161,13 @@ class TableVersions(Generic[R]):
             raise NotLoaded(self.table_id, missing, [])
         return rows
 
-    def surely_absent(self, key: bytes) -> bool:
-        """A quick look: True if the key is new as far as memory tells without asking the store."""
-        return key > self.stored_max and key not in self.dirty and key not in self.frozen
+    def surely_absent(self, keys: list[bytes]) -> bool:
+        """A quick look at the common insert: True if all keys are new, as memory tells without asking the store."""
+        return (
+            (not keys or min(keys) > self.stored_max)
+            and self.dirty.keys().isdisjoint(keys)
+            and (not self.frozen or self.frozen.keys().isdisjoint(keys))
+        )
 
     def at(self, key: bytes, ts: int) -> Version[R] | None:
         """The version that a reader at `ts` sees, or None: the store has to be asked."""

@@ -90,10 +90,10 @@ class _Tail:
 class SegmentLog:
     """A `CommitLog` on local disk.
 
-    One thread appends and trims; `read`, `bytes_since` and `prepare` may be called from others meanwhile. Only one log
-    may be open on a directory: the owner of the database directory sees to that. After a failed write or sync the log
-    refuses every further append, because after a failed sync nobody knows what the device holds: asking again may
-    answer "done" for data that was dropped. Opening it anew finds out.
+    One thread appends; everything else but `close` may be called from other threads meanwhile. Only one log may be open
+    on a directory: the owner of the database directory sees to that. After a failed write or sync the log refuses every
+    further append, because after a failed sync nobody knows what the device holds: asking again may answer "done" for
+    data that was dropped. Opening it anew finds out.
     """
 
     def __init__(
