@@ -65,7 +65,9 @@ def demo(
         Path | None,
         typer.Option("--dir", help="Where the database goes, and stays; without it, a temporary directory."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")
+    ] = False,
 ) -> None:
     if directory is not None:
         _check_new(directory)
@@ -81,7 +83,9 @@ def demo(
 def _check_new(directory: Path) -> None:
     """The demo checks every row that it finds, so it needs a database of its own."""
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-        raise typer.BadParameter(f"{directory} exists and is not an empty directory; name a new one", param_hint="'--dir'")
+        raise typer.BadParameter(
+            f"{directory} exists and is not an empty directory; name a new one", param_hint="'--dir'"
+        )
     if not directory.resolve().parent.is_dir():
         raise typer.BadParameter(f"there is no directory {directory.resolve().parent}", param_hint="'--dir'")
 

@@ -1,12 +1,14 @@
-"""`viewtide demo`: a dashboard that stays right while its writer process is killed, on a terminal, as lines, or as JSON."""
+"""`viewtide demo`: a dashboard that stays right while its process is killed, on a terminal, as lines, or as JSON."""
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -16,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .demo_supervisor import Progress, Report, Supervisor
+from .demo_supervisor import Phase, Progress, Report, Supervisor
 from .demo_workload import EVENTS_PER_TRANSACTION, PRODUCTS_COUNT, SHOPS_COUNT, VIEW_SQL
 from .demo_writer import Total
 
@@ -29,13 +31,16 @@ Show = Callable[[Progress], None]
 
 def run_demo(seconds: float, writers: int, directory: Path | None, as_json: bool) -> bool:
     """Run the demo and show it; says whether everything held."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # An output without UTF-8 gets question marks, not an error in the middle of the run.
+        sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
     with _database_directory(directory) as database, _screen(console, as_json, writers) as show:
         report = Supervisor(database, seconds, writers, show).run()
     if as_json:
         print(json.dumps(_as_json(report)))
     else:
-        console.print(_proof(report, directory))
+        console.print(_proof(report, directory, _width(console)))
     return report.ok
 
 
@@ -59,7 +64,7 @@ def _screen(console: Console, as_json: bool, writers: int) -> Iterator[Show]:
         yield _Lines(console).show
         return
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda progress: live.update(_dashboard(progress), refresh=True)
+        yield lambda progress: live.update(_dashboard(progress, _width(console)), refresh=True)
 
 
 def _as_json(report: Report) -> dict[str, object]:
@@ -72,9 +77,9 @@ def _introduction(writers: int) -> Text:
     text.append(" keeps this view inside every commit:\n\n")
     text.append("  " + VIEW_SQL.replace("\n", "\n  "), style="green")
     text.append(
-        f"\n\n{SHOPS_COUNT} shops, {PRODUCTS_COUNT:,} products; one process with {_count(writers, 'writer')}. Every "
-        f"transaction inserts {EVENTS_PER_TRANSACTION} events\nand deletes {EVENTS_PER_TRANSACTION} old ones; some correct a "
-        "cost or move a product. Sometime in the middle: kill -9.\n"
+        f"\n\n{SHOPS_COUNT} shops, {PRODUCTS_COUNT:,} products, {_count(writers, 'writer')} in one process. "
+        f"A transaction inserts\n{EVENTS_PER_TRANSACTION} events and deletes {EVENTS_PER_TRANSACTION} old ones; "
+        "some correct a cost or move a product.\nSometime in the middle the process gets a kill -9.\n"
     )
     return text
 
@@ -82,11 +87,15 @@ def _introduction(writers: int) -> Text:
 # -- on a terminal
 
 
-def _dashboard(progress: Progress) -> RenderableType:
+def _width(console: Console) -> int:
+    return min(console.width, WIDTH_MAX)
+
+
+def _dashboard(progress: Progress, width: int) -> RenderableType:
     head = Group(_figures(progress), _bar(progress), *_story(progress))
-    panel = Panel(head, title="[bold cyan]Viewtide demo[/]", border_style="cyan", width=WIDTH_MAX)
+    panel = Panel(head, title="[bold cyan]Viewtide demo[/]", border_style="cyan", width=width)
     compared = progress.compared
-    return panel if compared is None else Group(panel, _totals(compared.totals), _compared_line(progress))
+    return panel if compared is None else Group(panel, _totals(compared.totals, width), _compared_line(progress))
 
 
 def _figures(progress: Progress) -> Table:
@@ -120,17 +129,19 @@ def _story(progress: Progress) -> list[Text]:
     lines = []
     kill, recovery = progress.kill, progress.recovery
     if kill is not None:
-        lines.append(Text(f"✗ kill -9 {kill.pid} at {kill.at_s:.1f} s: {kill.acknowledged:,} commits acknowledged", "red"))
+        lines.append(
+            Text(f"! kill -9 {kill.pid} at {kill.at_s:.1f} s: {kill.acknowledged:,} commits acknowledged", "red")
+        )
     if recovery is not None:
         lines.append(_verdict(recovery.accounts.hold and recovery.half_there == 0, _recovery_line(progress)))
-    now = {
+    now: dict[Phase, str] = {
         "starting": "creating the tables ...",
         "writing": "writing; the kill can come at any moment ...",
         "recovering": "a new process recovers the directory and checks every row ...",
         "writing again": "the new process goes on where the old one was killed ...",
         "checking": "writers stopped; checking every row ...",
-    }[progress.phase]
-    return [*lines, Text(f"▸ {now}", "yellow")]
+    }
+    return [*lines, *(Text(f"▸ {now[phase]}", "yellow") for phase in now if phase == progress.phase)]
 
 
 def _recovery_line(progress: Progress) -> str:
@@ -147,9 +158,9 @@ def _verdict(good: bool, text: str) -> Text:
     return Text(f"✓ {text}", "green") if good else Text(f"✗ {text}", "bold red")
 
 
-def _totals(totals: Sequence[Total]) -> Table:
+def _totals(totals: Sequence[Total], width: int) -> Table:
     """Two halves beside each other, so that a small terminal shows all."""
-    table = Table(box=None, width=WIDTH_MAX, padding=(0, 1), header_style="dim")
+    table = Table(box=None, width=width, padding=(0, 1), header_style="dim")
     for _ in range(2):
         table.add_column("category")
         table.add_column("view", justify="right")
@@ -173,7 +184,7 @@ def _compared_line(progress: Progress) -> Text:
     age_s = max(0.0, progress.elapsed_s - progress.compared_at_s)
     good = all(total.equal for total in progress.compared.totals)
     text = _verdict(good, f"one snapshot {age_s:.1f} s ago: SUM and COUNT over {progress.compared.events:,} events")
-    return text.append(f"   compared {_count(progress.comparisons, 'time')} so far", style="dim")
+    return text.append(f"; compared {_count(progress.comparisons, 'time')}", style="dim")
 
 
 # -- as lines
@@ -219,18 +230,19 @@ def _sign(progress: Progress) -> str:
 # -- the end
 
 
-def _proof(report: Report, directory: Path | None) -> RenderableType:
-    under_way = report.present - report.acknowledged
-    survived = f"kill -9: {report.acknowledged:,} commits acknowledged, {report.present:,} there after recovery"
-    if report.lost == 0 and under_way > 0:
-        survived += f" ({under_way} under way at the kill)"
+def _proof(report: Report, directory: Path | None, width: int) -> RenderableType:
+    under_way = max(0, report.present - report.acknowledged + report.lost)
+    there = f"{report.present:,} there" + (f" ({under_way} were under way)" if under_way else "")
+    sign = "=" if report.view_equals_recompute else "≠"
     lines = [
-        _verdict(report.killed and report.recovered and report.lost == 0, f"{survived}; {report.lost:,} lost"),
-        _verdict(report.half_there == 0, f"{report.half_there:,} transactions half there; every row was checked"),
         _verdict(
-            report.view_equals_recompute,
-            f"view {'=' if report.view_equals_recompute else '≠'} recompute at one snapshot, in all "
-            f"{report.comparisons + 2:,} comparisons",
+            report.killed and report.recovered and report.lost == 0,
+            f"kill -9: {report.acknowledged:,} commits acknowledged, {there}, {report.lost:,} lost",
+        ),
+        _verdict(report.half_there == 0, f"{report.half_there:,} transactions half there: every row was checked"),
+        # Those while writing, and the two over everything: after recovery and at the end.
+        _verdict(
+            report.view_equals_recompute, f"view {sign} recompute at one snapshot, {report.comparisons + 2:,} times"
         ),
         Text(
             f"  {report.transactions:,} transactions, {report.tx_per_s:,.0f} tx/s, "
@@ -240,7 +252,7 @@ def _proof(report: Report, directory: Path | None) -> RenderableType:
     if directory is not None:
         lines.append(Text(f"  the database stays in {directory}", "dim"))
     title = "[bold green]everything holds[/]" if report.ok else "[bold red]NOT everything holds[/]"
-    return Panel(Group(*lines), title=title, border_style="green" if report.ok else "red", width=WIDTH_MAX)
+    return Panel(Group(*lines), title=title, border_style="green" if report.ok else "red", width=width)
 
 
 def _count(number: int, what: str) -> str:

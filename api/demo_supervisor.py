@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 from .changetables.errors import InternalError, OperationalError
 from .demo_writer import Acknowledged, Checked, Compared, Failed, Message, Ready, Total, decode
@@ -32,11 +32,12 @@ SILENCE_S_MAX = 120.0
 EXIT_S_MAX = 60.0
 #: How often the screen is drawn.
 SHOW_EVERY_S = 0.1
-#: The rate that is shown is that of the last seconds.
+#: While writers write, the rate that is shown is that of the last moments; at the end, that of all.
 RATE_S = 1.0
 #: Relative error of the latencies that are reported.
 LATENCY_STEP = 1.01
 
+Phase = Literal["starting", "writing", "recovering", "writing again", "checking", "done"]
 M = TypeVar("M", Ready, Checked)
 
 
@@ -108,7 +109,7 @@ class Progress:
 
     seconds: float
     writers: int
-    phase: str = "starting"
+    phase: Phase = "starting"
     elapsed_s: float = 0.0
     transactions: int = 0
     tx_per_s: float = 0.0
@@ -123,7 +124,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the demo has shown. `acknowledged` and `present` are those of the kill, the other counts of the whole run."""
+    """What the demo has shown. `acknowledged` and `present` are those of the kill, the other counts of the whole run.
+
+    `recovery_ms`: opening the directory after the kill, with the replay of its log.
+    """
 
     seconds: float
     transactions: int
@@ -205,14 +209,7 @@ class WriterProcess:
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
-                _close_quietly(pipe)
-
-
-def _close_quietly(pipe: object) -> None:
-    try:
-        pipe.close()  # type: ignore[attr-defined]
-    except BrokenPipeError:
-        pass  # what was still to be sent had a reader that is dead now, and meant to be
+                pipe.close()
 
 
 class Supervisor:
@@ -236,7 +233,7 @@ class Supervisor:
             writer = self._start("starting")
             self._await(writer, Ready)
             self._clock_runs, self._started = True, time.monotonic()
-            kill_returned = self._write_until_killed(writer)
+            killed = self._write_until_killed(writer)
             writer.close()
 
             killed_at = time.monotonic()
@@ -246,7 +243,8 @@ class Supervisor:
             self._write_until_the_end(writer)
             last = self._await(writer, Checked)
             code = writer.wait()
-            return self._report(kill_returned, last, code)
+            self._enter("done")
+            return self._report(killed, last, code)
         finally:
             if writer is not None:
                 writer.close()
@@ -254,7 +252,7 @@ class Supervisor:
 
     # -- the phases
 
-    def _start(self, phase: str) -> WriterProcess:
+    def _start(self, phase: Phase) -> WriterProcess:
         self._enter(phase)
         return WriterProcess(self._directory, self._progress.writers, self._errors)
 
@@ -301,6 +299,7 @@ class Supervisor:
                 break
         writer.ask_to_stop()
         self._writing_s += time.monotonic() - began
+        self._progress.tx_per_s = self._progress.transactions / self._writing_s
         self._enter("checking")
 
     # -- messages
@@ -361,7 +360,7 @@ class Supervisor:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started if self._clock_runs else 0.0
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: Phase) -> None:
         self._progress.phase = phase
         self._recent.clear()
         self._shown = 0.0
@@ -372,14 +371,19 @@ class Supervisor:
         if now - self._shown < SHOW_EVERY_S:
             return
         self._shown = now
-        progress, recent = self._progress, self._recent
-        recent.append((now, progress.transactions))
+        progress = self._progress
+        progress.elapsed_s = self._elapsed_s()
+        if progress.phase not in ("checking", "done"):
+            progress.tx_per_s = self._recent_tx_per_s(now)
+        self._show(progress)
+
+    def _recent_tx_per_s(self, now: float) -> float:
+        recent = self._recent
+        recent.append((now, self._progress.transactions))
         while now - recent[0][0] > RATE_S:
             recent.popleft()
         spent_s = now - recent[0][0]
-        progress.tx_per_s = (progress.transactions - recent[0][1]) / spent_s if spent_s else 0.0
-        progress.elapsed_s = self._elapsed_s()
-        self._show(progress)
+        return (self._progress.transactions - recent[0][1]) / spent_s if spent_s else 0.0
 
     # -- the end
 

@@ -1,4 +1,4 @@
-"""The dashboard of the demo (Nikolov, 2.1): what is stored, what each transaction writes, what must be there afterwards.
+"""The dashboard of the demo (Nikolov, 2.1): what is stored, what each transaction writes, what must be there then.
 
 Nothing is random: the number of a transaction says everything that it writes. So whoever knows how many transactions
 each writer has committed knows every row that the tables must hold, and a transaction that is half there shows.
@@ -26,7 +26,7 @@ EVENT_TYPES = ("view", "click", "order")
 EVENTS_PER_TRANSACTION = 10
 #: Transactions whose events are kept, over all writers: the dashboard shows the latest ones, and a recompute stays
 #: small enough to stand beside the view all the time.
-WINDOW_TRANSACTIONS = 1_000
+WINDOW_TRANSACTIONS = 500
 #: Each writer's every so many-th transaction corrects an event, or moves a product.
 CORRECT_EVERY = 4
 MOVE_EVERY = 50
@@ -82,10 +82,18 @@ def first_rows() -> Iterator[tuple[str, list[dict[str, object]]]]:
     """What is in the tables before the first transaction."""
     yield "categories", [{"id": number, "name": name} for number, name in enumerate(CATEGORIES)]
     yield "shops", [{"id": shop, "name": f"Shop {shop}"} for shop in range(SHOPS_COUNT)]
-    yield "products", [
-        {"id": product, "shop": product % SHOPS_COUNT, "category": first_category(product), "name": f"Product {product}"}
-        for product in range(PRODUCTS_COUNT)
-    ]
+    yield (
+        "products",
+        [
+            {
+                "id": product,
+                "shop": product % SHOPS_COUNT,
+                "category": first_category(product),
+                "name": f"Product {product}",
+            }
+            for product in range(PRODUCTS_COUNT)
+        ],
+    )
 
 
 def first_category(product: int) -> int:
@@ -180,7 +188,7 @@ class Workload:
         return before * EVENTS_PER_TRANSACTION + sequence % EVENTS_PER_TRANSACTION, COST_MAX + sequence % COST_MAX
 
     def _moved(self, writer: int, sequence: int) -> tuple[int, int] | None:
-        """A few move a product to another category. A product is moved by one writer only: its last category is known."""
+        """A few move a product to another category; a product has one writer that moves it, so its category is known."""
         if sequence == 0 or sequence % MOVE_EVERY:
             return None
         turn = sequence // MOVE_EVERY

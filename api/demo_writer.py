@@ -3,8 +3,8 @@
     python -m viewtide.demo_writer DIRECTORY WRITERS
 
 It says what happens in lines of JSON on its output. It expects to be killed at any moment: a commit is announced
-after `commit` has returned and not before, so what was announced is acknowledged, and must be there for the next process.
-A line, or the end, of its input ends it in good order.
+after `commit` has returned and not before, so what was announced is acknowledged, and must be there for the next
+process. A line, or the end, of its input ends it in good order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .transaction import Transaction
 #: Events that a comparison reads in one go; then it lets the writers work for PACE times as long as it took.
 PAGE_EVENTS = 500
 PACE = 3
-COMPARE_EVERY_S = 0.5
+COMPARE_EVERY_S = 0.25
 #: Threads of one interpreter take turns this long. The default of 5 ms is what a writer would wait for after each sync.
 TURN_S = 0.001
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from ..changetables.errors import CommitUnknown, Error, InternalError, OperationalError, TransactionConflict
+from ..changetables.errors import CommitUnknown, DataError, Error, InternalError, OperationalError, TransactionConflict
 from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
 from ..ltm.tables import TableRows, Tables
@@ -58,9 +58,9 @@ class Engine:
         self._leader = threading.Lock()
         self._failure: BaseException | None = None
         self._closing = False
-        self._checkpoint_wanted = threading.Event()
+        self._background_wanted = threading.Event()
         self._checkpoint_lock = threading.Lock()
-        self._checkpointer = threading.Thread(target=self._run_checkpoints, name="viewtide-checkpoint", daemon=True)
+        self._background = threading.Thread(target=self._run_background, name="viewtide-background", daemon=True)
         self.checkpoints_count = 0
         self.commits_count = 0
         self.flushes_count = 0
@@ -71,7 +71,7 @@ class Engine:
         unfinished = self.ltm.tables.catalog.without_unfinished()
         if unfinished is not self.ltm.tables.catalog:
             self.change_catalog(lambda _: unfinished)
-        self._checkpointer.start()
+        self._background.start()
 
     # -- commit
 
@@ -168,7 +168,7 @@ class Engine:
         self._batch = batch
         with ltm.lock:
             queue = self._queue
-            while queue and len(batch) < BATCH_TRANSACTIONS_MAX:
+            while queue and len(batch) < BATCH_TRANSACTIONS_MAX and not ltm.flush_full:
                 pending = queue.popleft()
                 batch.append(pending)
                 self._execute(pending)
@@ -187,8 +187,8 @@ class Engine:
         for pending in batch:
             pending.decided = True
         self._batch = []
-        if ltm.checkpoint_due:
-            self._checkpoint_wanted.set()
+        if ltm.checkpoint_due or ltm.log_wants_spare:
+            self._background_wanted.set()
         return batch
 
     def _relieve(self) -> None:
@@ -226,6 +226,8 @@ class Engine:
         pending.commit_ts = record.commit_ts
         try:
             self.ltm.accept(outputs)
+        except DataError as error:  # too large; nothing has changed
+            pending.error = error
         except BaseException as error:  # memory and log may differ now: nothing may be answered any more
             self._fail(error)
             pending.error = self._failure
@@ -299,17 +301,20 @@ class Engine:
         if self.ltm.checkpoint_due:
             self.checkpoint()
 
-    def _run_checkpoints(self) -> None:
+    def _run_background(self) -> None:
         while True:
-            self._checkpoint_wanted.wait()
-            self._checkpoint_wanted.clear()
+            self._background_wanted.wait()
+            self._background_wanted.clear()
             if self._closing or self._failure is not None:
                 return
-            if self.ltm.checkpoint_due:
-                try:
+            try:
+                if self.ltm.log_wants_spare:
+                    self.ltm.prepare_log()
+                if self.ltm.checkpoint_due:
                     self.checkpoint()
-                except Error:
-                    return  # kept in _failure: every later call answers with it
+            except Error as error:
+                self._fail(error)  # every later call answers with it
+                return
 
     # -- life
 
@@ -326,9 +331,9 @@ class Engine:
     def close(self) -> None:
         """Write a last checkpoint, so that the next start replays nothing, and stop."""
         self._closing = True
-        self._checkpoint_wanted.set()
-        if self._checkpointer.is_alive():
-            self._checkpointer.join()
+        self._background_wanted.set()
+        if self._background.is_alive():
+            self._background.join()
         try:
             if self._failure is None:
                 self.checkpoint()

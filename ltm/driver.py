@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar, cast
 
-from ..changetables.errors import OperationalError
+from ..changetables.errors import DataError, OperationalError
 from ..changetables.keys import prefix_stop, table_range
 from ..changetables.plan import Contribution
 from ..changetables.types import Row
@@ -31,6 +31,10 @@ NEWEST = 2**64 - 1
 SLICE_CELLS = 250
 #: Log bytes since the last checkpoint that start the next one, whatever the number of rows.
 CHECKPOINT_LOG_BYTES = 32 * 2**20
+#: The log record of one transaction; a flush may hold a few that are as large, well below what the log takes.
+TRANSACTION_BYTES_MAX = 256 * 2**20
+#: A flush is not made longer than this by adding further transactions.
+FLUSH_BYTES = 16 * 2**20
 #: Superseded versions removed from the store in one go.
 PRUNE_CELLS = 500
 #: Cells read from the store at once by a scan.
@@ -64,6 +68,7 @@ class Ltm:
         self._pack = make_pack()
         self._buffer: list[bytes] = []
         self._buffer_ts = 0
+        self._buffer_bytes = 0
         self._dirty_rows = 0
         self._dirty_log_bytes = 0
         self._loaded_rows = 0
@@ -79,13 +84,21 @@ class Ltm:
     # -- commit
 
     def accept(self, outputs: Outputs) -> None:
-        """Buffer what is to be persisted and apply it. What `outputs` sends may leave after the next `flush`."""
+        """Buffer what is to be persisted and apply it. What `outputs` sends may leave after the next `flush`.
+
+        DataError comes before anything has changed.
+        """
         for record in outputs.persist:
             packed = self._pack((_COMMIT, *record))
+            if len(packed) > TRANSACTION_BYTES_MAX:
+                raise DataError(
+                    f"the transaction is too large: {len(packed)} bytes, at most {TRANSACTION_BYTES_MAX}",
+                    hint="write it in several transactions",
+                )
             self._buffer.append(packed)
             self._buffer_ts = record.commit_ts
             self._dirty_rows += record.rows_count
-            self._dirty_log_bytes += len(packed)
+            self._buffer_bytes += len(packed)
         for apply in outputs.apply:
             apply()
 
@@ -95,6 +108,8 @@ class Ltm:
             self.horizon.sealed_ts = self._buffer_ts
             payload = b"".join(self._buffer)
             self._buffer.clear()
+            self._dirty_log_bytes += self._buffer_bytes
+            self._buffer_bytes = 0
             self._log.append(payload)
             self.horizon.durable_ts = self._buffer_ts
         self._age_if_full()
@@ -117,6 +132,18 @@ class Ltm:
             known = before.by_id.get(table_id)
             if known is not None and len(known.table.columns) != len(rows.table.columns):
                 rows.versions.transform(rows.codec.pad)
+
+    @property
+    def flush_full(self) -> bool:
+        return self._buffer_bytes >= FLUSH_BYTES
+
+    @property
+    def log_wants_spare(self) -> bool:
+        return self._log.wants_spare
+
+    def prepare_log(self) -> None:
+        """Make the next log segment ahead of need; called in the background."""
+        self._log.prepare()
 
     def load(self, need: NotLoaded) -> None:
         """Bring rows into memory that a machine asked for."""
@@ -292,14 +319,22 @@ class Ltm:
 
     def recover(self) -> int:
         """Bring memory to the state of the last durable flush; returns the highest timestamp that was ever used."""
-        position = self._store.meta("position")
-        lsn = 0
-        if position is not None:
-            lsn, self.stored_ts = cast(tuple[int, int], unpack(position))
-            stored = self._store.meta("catalog")
-            if stored is None:
-                raise OperationalError("the store has no catalog", hint="restore the directory from a backup")
-            self._adopt(catalog_from_plain(unpack(stored)))
+        position, catalog = self._store.meta("position"), self._store.meta("catalog")
+        if position is None or catalog is None:
+            if self._log.last_lsn:
+                raise OperationalError(
+                    "there is a commit log, but its store is missing or empty", hint="restore both from one backup"
+                )
+            # From now on a store without these entries is one that was lost.
+            position, catalog = pack((0, 0)), pack(catalog_to_plain(Catalog()))
+            self._store.write((), (), {"position": position, "catalog": catalog}, lambda: None)
+        lsn, self.stored_ts = cast(tuple[int, int], unpack(position))
+        if self._log.last_lsn < lsn:
+            raise OperationalError(
+                f"the commit log ends at {self._log.last_lsn}, but the store was written at {lsn}: log files are missing",
+                hint="restore log and store from one backup",
+            )
+        self._adopt(catalog_from_plain(unpack(catalog)))
         self.horizon.durable_ts = self.horizon.sealed_ts = self.stored_ts
         self._note_stored_keys()
         for record in self._log.read(lsn + 1):

@@ -119,6 +119,13 @@ class CommitLog(Protocol):
         """The lsn of the last durable record, 0 if there is none."""
 
     @property
+    def wants_spare(self) -> bool:
+        """Whether `prepare` has something to do: cheap, to be asked after a flush."""
+
+    def prepare(self) -> bool:
+        """Get ahead of need whatever would make a later append slow, from any thread; True if something was done."""
+
+    @property
     def cut_bytes(self) -> int:
         """How many bytes of a torn last flush were cut when the log was opened (0: it ended cleanly)."""
 

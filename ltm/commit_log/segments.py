@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from ...changetables.errors import InterfaceError, OperationalError
 from ..ports import LogRecord
@@ -130,15 +131,19 @@ class SegmentLog:
     # Appending.
 
     def append(self, payload: bytes) -> int:
-        self._check_usable()
+        # Few calls on this path: after each sync the processor's caches are cold and every line of Python costs thrice.
+        if self._failure or self._closed:
+            self._refuse()
         check_payload(payload)
         try:
             segment = self._segments[-1] if self._segments else None
-            if segment is None or segment.end.offset + record_bytes(len(payload)) > segment.segment_bytes:
+            if segment is None:
                 return self._append_to_new_segment(payload)
             place = segment.end
             header, padding, end = encode_record(segment.salt, place, payload)
-            tail = padding + _terminator(segment.segment_bytes, end)
+            if end.offset > segment.segment_bytes:
+                return self._append_to_new_segment(payload)
+            tail = padding + TERMINATOR[: segment.segment_bytes - end.offset]
             _write(self._fd, (header, payload, tail), place.offset)
             os.fdatasync(self._fd)
             segment.advance(end)
@@ -158,7 +163,7 @@ class SegmentLog:
         segment = _Segment(self._path(first.lsn), os.urandom(SALT_BYTES), segment_bytes, [first], first)
         header, padding, end = encode_record(segment.salt, first, payload)
         segment_header = encode_segment_header(segment.salt, first.lsn, segment_bytes, first.chain)
-        tail = padding + _terminator(segment_bytes, end)
+        tail = padding + TERMINATOR[: segment_bytes - end.offset]
         unnamed = self._take_blank(segment_bytes)
         fd = os.open(unnamed, os.O_RDWR)
         try:
@@ -191,10 +196,9 @@ class SegmentLog:
         self._failure = f"{message} (directory {self._directory})"
         return OperationalError(self._failure, hint=_FAILURE_HINT)
 
-    def _check_usable(self) -> None:
+    def _refuse(self) -> NoReturn:
         self._check_open()
-        if self._failure:
-            raise OperationalError(f"the commit log stopped earlier: {self._failure}", hint=_FAILURE_HINT)
+        raise OperationalError(f"the commit log stopped earlier: {self._failure}", hint=_FAILURE_HINT)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -288,7 +292,8 @@ class SegmentLog:
     # Trimming and figures.
 
     def trim(self, below_lsn: int) -> None:
-        self._check_usable()
+        if self._failure or self._closed:
+            self._refuse()
         try:
             with self._lock:
                 # The newest segment stays, whatever is asked for: it holds the count of lsns.
@@ -414,7 +419,8 @@ class SegmentLog:
         # The last flush may be in the page cache only: its writer was killed before the sync, or the sync failed and
         # the system gave the pages up as clean. It is shown from now on, so it is written again and synced.
         last_flush = tail.data[tail.last_flush_offset : end.offset]
-        _write(self._fd, (last_flush, _terminator(segment.segment_bytes, end)), tail.last_flush_offset)
+        terminator = TERMINATOR[: segment.segment_bytes - end.offset]
+        _write(self._fd, (last_flush, terminator), tail.last_flush_offset)
         os.fdatasync(self._fd)
 
     def _cut(self, tail: _Tail) -> None:
@@ -493,10 +499,6 @@ def _torn_bytes(segment: _Segment, data: bytes) -> int:
     if header is not None and header.salt == segment.salt:
         return min(record_bytes(header.payload_bytes), len(data) - start)
     return len(data[start:].rstrip(b"\0"))
-
-
-def _terminator(segment_bytes: int, end: Place) -> bytes:
-    return TERMINATOR[: segment_bytes - end.offset]
 
 
 def _damage(path: Path, offset: int, what: str) -> OperationalError:

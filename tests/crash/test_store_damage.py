@@ -153,7 +153,9 @@ def test_a_damaged_format_entry_is_refused(path: Path) -> None:
 def test_half_a_page_of_zeros_is_reported(path: Path, half: int) -> None:
     file = path / "data.mdb"
     content = bytearray(file.read_bytes())
-    pages = [page for page in range(0, len(content), PAGE_BYTES) if holds(content[page : page + PAGE_BYTES], VICTIM)]
+    pages = [
+        page for page in range(0, len(content), PAGE_BYTES) if holds(bytes(content[page : page + PAGE_BYTES]), VICTIM)
+    ]
     assert pages
     for page in pages:
         begin = page + half * PAGE_BYTES // 2

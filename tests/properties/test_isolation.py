@@ -20,6 +20,7 @@ import pytest
 import viewtide as vt
 from viewtide.coordinator.embedded import Engine
 from viewtide.coordinator.transaction import Request
+from viewtide.ltm.ports import Cell
 from viewtide.ltm.versions import Horizon
 from viewtide.reads import Reads
 
@@ -608,6 +609,45 @@ def test_snapshots_are_repeatable_while_writers_go_on_over_checkpoints_and_pruni
             snapshot.close()
         assert db.view("sums").verify().ok
         assert db.status().checkpoints > 5
+
+
+@pytest.mark.parametrize("read", ["scan", "find", "view"])
+def test_a_scan_in_the_middle_of_which_checkpoints_complete_sees_its_snapshot(
+    db: vt.Database, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """A reader that is held up between its look into the store and its look into memory: meanwhile the versions that
+    it needs go from memory to the store and newer ones take their place in memory."""
+    checkpoint_and_forget(db)
+    with db.transaction() as tx:
+        tx.update("accounts", 1, {"balance": 51})
+        tx.insert("accounts", _account(3))
+        tx.update("accounts", 5, {"branch": "north"})
+    reads: dict[str, Callable[[vt.Snapshot], vt.Result]] = {
+        "scan": lambda snapshot: snapshot.scan("accounts"),
+        "find": lambda snapshot: snapshot.find("accounts", branch="north"),
+        "view": lambda snapshot: snapshot.view("by_branch").rows(),
+    }
+    store = db._engine.ltm._store
+    scan = store.scan
+
+    def scan_then_wait(start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]:
+        cells = scan(start, stop, at, limit)
+        monkeypatch.setattr(store, "scan", scan)
+        for balance in (60, 70, 80):
+            checkpoint(db)
+            with db.transaction() as tx:
+                tx.upsert("accounts", [_account(number, "south", balance) for number in (1, 2, 3, 5)])
+        checkpoint(db)
+        return cells
+
+    with db.snapshot() as snapshot:
+        monkeypatch.setattr(store, "scan", scan_then_wait)
+        first = reads[read](snapshot)
+        assert first == reads[read](snapshot)
+    if read == "view":
+        assert first == [{"branch": "north", "total": 201, "n": 4}]
+    else:
+        assert [(row["id"], row["balance"]) for row in first] == [(1, 51), (2, 50), (3, 50), (5, 50)]
 
 
 def _check_snapshot(snapshot: vt.Snapshot, expected: dict[int, tuple[int, int]]) -> None:
