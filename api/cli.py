@@ -98,8 +98,10 @@ def _ended_properly() -> Iterator[None]:
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, interrupt)
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Who runs under nohup means to stay when the terminal goes.
+        if ending != signal.SIGHUP or signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, interrupt)
     try:
         yield
     except KeyboardInterrupt:

@@ -48,7 +48,7 @@ def run_demo(seconds: float, writers: int, directory: Path | None, as_json: bool
 def _database_directory(directory: Path | None) -> Iterator[Path]:
     """The user's directory stays; a temporary one goes, however the run ends."""
     if directory is not None:
-        yield directory
+        yield directory.resolve()
         return
     with tempfile.TemporaryDirectory(prefix="viewtide-demo-") as parent:
         yield Path(parent) / "dashboard.db"
@@ -232,7 +232,7 @@ def _sign(progress: Progress) -> str:
 
 def _proof(report: Report, directory: Path | None, width: int) -> RenderableType:
     under_way = max(0, report.present - report.acknowledged + report.lost)
-    there = f"{report.present:,} there" + (f" ({under_way} were under way)" if under_way else "")
+    there = f"{report.present:,} there" + (f" (+{under_way} under way)" if under_way else "")
     sign = "=" if report.view_equals_recompute else "≠"
     lines = [
         _verdict(

@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -30,6 +31,8 @@ WRITING_S_MIN = 0.5
 #: A writer process that says nothing for so long hangs.
 SILENCE_S_MAX = 120.0
 EXIT_S_MAX = 60.0
+#: Of what a process said before it died, the end is what matters.
+ERROR_CHARACTERS_MAX = 2_000
 #: How often the screen is drawn.
 SHOW_EVERY_S = 0.1
 #: While writers write, the rate that is shown is that of the last moments; at the end, that of all.
@@ -150,17 +153,17 @@ class Report:
 class WriterProcess:
     """A writer process and what it says."""
 
-    def __init__(self, directory: Path, writers: int, errors: Path) -> None:
-        self._errors = errors
-        with errors.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "viewtide.demo_writer", str(directory), str(writers)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                # Ctrl-C reaches this process only, which then ends the other in its own way.
-                start_new_session=True,
-            )
+    def __init__(self, directory: Path, writers: int) -> None:
+        # A file, not a pipe: nobody has to read it unless something goes wrong.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "viewtide.demo_writer", str(directory), str(writers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            # Ctrl-C reaches this process only, which then ends the other in its own way.
+            start_new_session=True,
+        )
         assert self._process.stdout is not None and self._process.stdin is not None
         self._input = self._process.stdin
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -199,8 +202,11 @@ class WriterProcess:
     def died(self) -> OperationalError:
         """The error for an end that nobody asked for."""
         code = self.wait()
-        said = self._errors.read_text(errors="replace").strip()
-        return OperationalError(f"the writer process {self.pid} ended by itself with code {code}", hint=said[-2000:])
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip()
+        return OperationalError(
+            f"the writer process {self.pid} ended by itself with code {code}", hint=said[-ERROR_CHARACTERS_MAX:]
+        )
 
     def close(self) -> None:
         """Leave nothing behind, however the run has ended."""
@@ -210,6 +216,7 @@ class WriterProcess:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
+        self._errors.close()
 
 
 class Supervisor:
@@ -224,7 +231,6 @@ class Supervisor:
         self._started = self._shown = time.monotonic()
         self._clock_runs = False
         self._writing_s = 0.0
-        self._errors = directory.with_name(directory.name + ".stderr")
 
     def run(self) -> Report:
         """Write, kill, recover, check, write on, check again."""
@@ -248,13 +254,12 @@ class Supervisor:
         finally:
             if writer is not None:
                 writer.close()
-            self._errors.unlink(missing_ok=True)
 
     # -- the phases
 
     def _start(self, phase: Phase) -> WriterProcess:
         self._enter(phase)
-        return WriterProcess(self._directory, self._progress.writers, self._errors)
+        return WriterProcess(self._directory, self._progress.writers)
 
     def _write_until_killed(self, writer: WriterProcess) -> bool:
         """The kill has a timer of its own: it does not wait for anything that the writers do."""

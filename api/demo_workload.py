@@ -188,7 +188,7 @@ class Workload:
         return before * EVENTS_PER_TRANSACTION + sequence % EVENTS_PER_TRANSACTION, COST_MAX + sequence % COST_MAX
 
     def _moved(self, writer: int, sequence: int) -> tuple[int, int] | None:
-        """A few move a product to another category; a product has one writer that moves it, so its category is known."""
+        """A few move a product to another category; only one writer moves it, so its category is known."""
         if sequence == 0 or sequence % MOVE_EVERY:
             return None
         turn = sequence // MOVE_EVERY

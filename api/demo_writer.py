@@ -162,7 +162,7 @@ def run_writer(
             latency_us = round((time.perf_counter() - began) * 1e6)
             sequence += 1
             voice.say(Acknowledged(writer, sequence, latency_us))
-    except Error as error:
+    except Exception as error:  # of whatever kind: the run is over, and the other process is told why
         voice.say(Failed(f"writer {writer}, transaction {sequence}: {type(error).__name__}: {error}"))
         stop.set()
 

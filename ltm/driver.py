@@ -35,6 +35,8 @@ CHECKPOINT_LOG_BYTES = 32 * 2**20
 TRANSACTION_BYTES_MAX = 256 * 2**20
 #: A flush is not made longer than this by adding further transactions.
 FLUSH_BYTES = 16 * 2**20
+#: Log bytes after which the next segment is prepared.
+SPARE_LOG_BYTES = 2**20
 #: Superseded versions removed from the store in one go.
 PRUNE_CELLS = 500
 #: Cells read from the store at once by a scan.
@@ -71,10 +73,12 @@ class Ltm:
         self._buffer_bytes = 0
         self._dirty_rows = 0
         self._dirty_log_bytes = 0
+        self._spare_log_bytes = 0
         self._loaded_rows = 0
         self._load_epoch = 0
-        #: Every version at or below it is in the store.
+        #: Every version at or below it is in the store; every log record up to the lsn too.
         self.stored_ts = 0
+        self._stored_lsn = 0
         self.replayed_count = 0
 
     @property
@@ -109,6 +113,7 @@ class Ltm:
             payload = b"".join(self._buffer)
             self._buffer.clear()
             self._dirty_log_bytes += self._buffer_bytes
+            self._spare_log_bytes += self._buffer_bytes
             self._buffer_bytes = 0
             self._log.append(payload)
             self.horizon.durable_ts = self._buffer_ts
@@ -120,7 +125,7 @@ class Ltm:
 
     def change_catalog(self, catalog: Catalog, ts: int) -> None:
         """Log a new catalog, durable at once, and go on with it."""
-        self._buffer.append(pack((_CATALOG, ts, catalog_to_plain(catalog))))
+        self._buffer.append(pack((_CATALOG, ts, self._stored_lsn, catalog_to_plain(catalog))))
         self._buffer_ts = ts
         self.flush()
         self._adopt(catalog)
@@ -139,10 +144,12 @@ class Ltm:
 
     @property
     def log_wants_spare(self) -> bool:
-        return self._log.wants_spare
+        """A small database never needs a second log segment, so none is made before it has written something."""
+        return self._spare_log_bytes >= SPARE_LOG_BYTES and self._log.wants_spare
 
     def prepare_log(self) -> None:
         """Make the next log segment ahead of need; called in the background."""
+        self._spare_log_bytes = 0
         self._log.prepare()
 
     def load(self, need: NotLoaded) -> None:
@@ -226,18 +233,19 @@ class Ltm:
         """The visible rows of start <= key < stop in key order, in pages."""
         while True:
             # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
-            overlay = versions.keys_between(start, stop)
+            moving = set(versions.keys_between(start, stop))
             cells: list[Cell] = []
             if start <= versions.stored_max:
                 cells = self._store.scan(start, stop, at, PAGE_CELLS)
             whole = len(cells) < PAGE_CELLS
             last = stop if whole else cells[-1].key + b"\0"
             stored = {cell.key: cell for cell in cells}
-            keys = stored if not overlay else sorted(stored.keys() | {key for key in overlay if key < last})
+            keys = sorted(stored.keys() | {key for key in moving if key < last}) if moving else list(stored)
             for key in keys:
                 version = versions.at(key, at)
                 if version is None:
-                    version = _version(versions, stored.get(key) or self._store.get(key, at))
+                    # A key that was in memory a moment ago may have a newer version in the store than the page shows.
+                    version = _version(versions, self._store.get(key, at) if key in moving else stored[key])
                 if version[1] is not None:
                     yield key, version[1]
             if whole:
@@ -293,6 +301,7 @@ class Ltm:
         with self.lock:
             self._load_epoch += 1
             self.stored_ts = frozen_ts
+            self._stored_lsn = lsn
             forgotten = [versions.checkpointed(writing.max_keys.get(versions.table_id, b"")) for versions in frozen]
         _free(forgotten)
         self._log.trim(lsn + 1)
@@ -329,9 +338,10 @@ class Ltm:
             position, catalog = pack((0, 0)), pack(catalog_to_plain(Catalog()))
             self._store.write((), (), {"position": position, "catalog": catalog}, lambda: None)
         lsn, self.stored_ts = cast(tuple[int, int], unpack(position))
+        self._stored_lsn = lsn
         if self._log.last_lsn < lsn:
             raise OperationalError(
-                f"the commit log ends at {self._log.last_lsn}, but the store was written at {lsn}: log files are missing",
+                f"the commit log ends at {self._log.last_lsn}, but the store was written at {lsn}: files are missing",
                 hint="restore log and store from one backup",
             )
         self._adopt(catalog_from_plain(unpack(catalog)))
@@ -349,7 +359,13 @@ class Ltm:
 
     def _replay(self, item: tuple[object, ...]) -> None:
         if item[0] == _CATALOG:
-            _, ts, plain = cast(tuple[int, int, object], item)
+            _, ts, stored_lsn, plain = cast(tuple[int, int, int, object], item)
+            if stored_lsn > self._stored_lsn:
+                # The contents of new views and indexes are in the store only.
+                raise OperationalError(
+                    f"the store is older (log position {self._stored_lsn}) than the commit log expects ({stored_lsn})",
+                    hint="the last checkpoint was lost: restore log and store from one backup",
+                )
             self._adopt(catalog_from_plain(plain))
         else:
             record = _record(item)

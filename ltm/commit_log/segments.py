@@ -38,7 +38,7 @@ from .format import (
     walk_records,
 )
 
-SEGMENT_BYTES = 16 << 20
+SEGMENT_BYTES = 4 << 20
 SEGMENT_BYTES_MIN = 4096
 # One to roll over to at once, and one for the trim that comes before it is used; more would only hold disk space.
 SPARE_SEGMENTS_MAX = 2
