@@ -23,7 +23,7 @@ from . import database as blocking
 from .changetables.builder import Query
 from .changetables.errors import Error
 from .config import CACHE_ROWS
-from .reads import Reads, Snapshot, ViewReads
+from .reads import NO_KEY, Reads, Snapshot, ViewReads
 from .rows import Result, Row, Token
 from .transaction import Transaction
 from .view import VerifyReport, View, ViewStatus
@@ -46,7 +46,7 @@ class AsyncReads:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
 
-    async def get(self, table: str, key: object = None, /, **columns: object) -> Row | None:
+    async def get(self, table: str, key: object = NO_KEY, /, **columns: object) -> Row | None:
         return self._reads.get(table, key, **columns)
 
     async def get_many(self, table: str, keys: Iterable[object]) -> list[Row | None]:
@@ -107,7 +107,7 @@ class AsyncTransaction(AsyncReads):
     async def update(self, table: str, key: object, changes: Mapping[str, object]) -> bool:
         return self._reads.update(table, key, changes)
 
-    async def delete(self, table: str, key: object = None, /, **columns: object) -> bool:
+    async def delete(self, table: str, key: object = NO_KEY, /, **columns: object) -> bool:
         return self._reads.delete(table, key, **columns)
 
     async def commit(self) -> Token:
@@ -127,7 +127,7 @@ class AsyncViewReads:
         self._view = view
         self.name = view.name
 
-    async def get(self, key: object = None, /, **columns: object) -> Row | None:
+    async def get(self, key: object = NO_KEY, /, **columns: object) -> Row | None:
         return self._view.get(key, **columns)
 
     async def scan(self, start: object = None, stop: object = None, limit: int | None = None) -> Result:
@@ -146,7 +146,7 @@ class AsyncView:
 
     async def get(
         self,
-        key: object = None,
+        key: object = NO_KEY,
         /,
         *,
         at_least: Token | None = None,

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .changetables.errors import InterfaceError
+from .changetables.errors import DataError, InterfaceError
 from .changetables.types import Type
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from pyarrow import DataType
+    from pyarrow import Array, DataType
     from pyarrow import Table as ArrowTable
 
-__all__ = ["ArrowTable", "DataFrame", "to_arrow"]
+__all__ = ["ArrowTable", "DataFrame", "to_arrow", "to_pandas"]
 
 
 def to_arrow(names: Sequence[str], types: Sequence[Type], rows: Sequence[Sequence[object]]) -> ArrowTable:
     arrow = _pyarrow()
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    arrays = [arrow.array(values, type=_arrow_type(arrow, type_)) for values, type_ in zip(columns, types, strict=True)]
+    arrays = [_array(arrow, *column) for column in zip(names, types, columns, strict=True)]
     return arrow.table(arrays, names=list(names))
+
+
+def to_pandas(table: ArrowTable) -> DataFrame:
+    try:
+        return table.to_pandas()
+    except ImportError as error:
+        raise InterfaceError("pandas is not installed", hint="pip install pandas") from error
+
+
+def _array(arrow: ModuleType, name: str, type_: Type, values: Sequence[object]) -> Array:
+    if type_.kind == "json":
+        # Any shape, also several in one column: as text.
+        values = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+    try:
+        return arrow.array(values, type=_arrow_type(arrow, type_, values))
+    except (OverflowError, arrow.ArrowException) as error:
+        raise DataError(f"column {name!r} does not fit an Arrow type: {error}") from error
 
 
 def _pyarrow() -> ModuleType:
@@ -32,11 +50,15 @@ def _pyarrow() -> ModuleType:
     return pyarrow  # type: ignore[no-any-return]  # it has no types of its own
 
 
-def _arrow_type(arrow: ModuleType, type_: Type) -> DataType | None:
+def _arrow_type(arrow: ModuleType, type_: Type, values: Sequence[object]) -> DataType | None:
     match type_.kind:
+        case "int":
+            # A sum may exceed 64 bits.
+            bits = max((value.bit_length() for value in values if isinstance(value, int)), default=0)
+            return arrow.int64() if bits < 64 else arrow.decimal256(76, 0)
         case "float":
             return arrow.float64()
-        case "str":
+        case "str" | "json":
             return arrow.string()
         case "bytes":
             return arrow.binary()
@@ -48,5 +70,5 @@ def _arrow_type(arrow: ModuleType, type_: Type) -> DataType | None:
             return arrow.timestamp("us")
         case "timestamptz":
             return arrow.timestamp("us", tz="UTC")
-    # Sums of ints may exceed 64 bits, decimals have no fixed scale, json has any shape: Arrow finds the type.
+    # Decimals have no fixed scale: Arrow finds one that fits all.
     return None

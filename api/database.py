@@ -22,6 +22,7 @@ from .changetables.errors import (
     ProgrammingError,
 )
 from .changetables.expressions import Aggregate, Call, ColumnRef, Expression
+from .changetables.keys import table_range
 from .changetables.plan import compile_view, needed_indexes
 from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
@@ -30,6 +31,7 @@ from .config import CACHE_ROWS, Config
 from .coordinator.build import build_index, build_view
 from .ltm.catalog import Catalog
 from .ltm.catalog import View as CatalogView
+from .ltm.driver import NEWEST
 from .names import nearest
 from .node import Node, open_directory, open_memory
 from .reads import Snapshot, unknown_table, view_rows
@@ -201,12 +203,17 @@ class Database:
             if before.position(name) is not None:
                 raise ProgrammingError(f"table {table!r} has a column {name!r} already")
             added = _column(table, name, type)
-            if not added.nullable and added.default is None and self._has_rows(before):
-                raise IntegrityError(
-                    f"column {name!r} is NOT NULL and table {table!r} has rows", hint="give it a default"
-                )
             after = replace(before, columns=(*before.columns, added))
-            self._engine.change_catalog(lambda catalog: catalog.with_table(after))
+
+            def change(catalog: Catalog) -> Catalog:
+                # Between two transactions: no row can slip in after the look.
+                if not added.nullable and not added.has_default and self._has_rows(table):
+                    raise IntegrityError(
+                        f"column {name!r} is NOT NULL and table {table!r} has rows", hint="give it a default"
+                    )
+                return catalog.with_table(after)
+
+            self._engine.change_catalog(change)
 
     def drop_column(self, table: str, name: str) -> None:
         """Drop a column that no key, index or view needs."""
@@ -292,7 +299,7 @@ class Database:
             if not any(index.columns == positions for index in tables[table].indexes):
                 # Made with the view; here only so that the plan can name it.
                 tables[table] = replace(tables[table], indexes=(*tables[table].indexes, Index(0, positions)))
-        return compile_view("explained", 0, bound, tables).explain()
+        return compile_view("(not created)", 0, bound, tables).explain()
 
     def status(self) -> DatabaseStatus:
         catalog = self._catalog()
@@ -331,9 +338,9 @@ class Database:
             # Imported here: sqlglot takes longer to import than everything else.
             from .changetables.sql import parse_view
 
-            return parse_view(definition, tables)
+            return parse_view(definition, tables, self._catalog().views)
         if isinstance(definition, Query):
-            return definition.bind(tables)
+            return definition.bind(tables, self._catalog().views)
         raise InterfaceError(f"a view is defined by SQL text or vt.query(...), not {type(definition).__name__}")
 
     def _create_index(self, table: Table, positions: tuple[int, ...]) -> None:
@@ -352,11 +359,13 @@ class Database:
     def _refuse_dependents(self, what: str, views: Sequence[CatalogView]) -> None:
         if views:
             names = ", ".join(repr(view.name) for view in views)
-            raise ProgrammingError(f"cannot {what}: {names} depend on it", hint="drop them first")
+            depend = "depends" if len(views) == 1 else "depend"
+            raise ProgrammingError(f"cannot {what}: {names} {depend} on it", hint="drop it first")
 
-    def _has_rows(self, table: Table) -> bool:
-        with self.snapshot() as snapshot:
-            return len(snapshot.scan(table.name, limit=1)) > 0
+    def _has_rows(self, name: str) -> bool:
+        rows = self._engine.ltm.tables.by_name[name]
+        newest = self._engine.ltm.scan(rows.versions, *table_range(rows.table.id), NEWEST)
+        return next(newest, None) is not None
 
 
 def _check_name(what: str, name: object) -> None:

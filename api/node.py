@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import secrets
+import weakref
 from pathlib import Path
 
 from .changetables.errors import InterfaceError, OperationalError
@@ -20,6 +21,17 @@ from .ltm.store.memory import MemoryStore
 
 logger = logging.getLogger("viewtide")
 
+#: The open databases of this process.
+_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for node in list(_nodes):
+        node.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 
 class Node:
     """An open database."""
@@ -27,23 +39,36 @@ class Node:
     def __init__(self, name: str, log: CommitLog, store: Store, config: Config, lock: DirectoryLock | None) -> None:
         self.name = name
         self.closed = False
+        self._forked = False
         self._lock = lock
         self._session = secrets.randbits(62)
         self._numbers = itertools.count(1)
         self.engine = Engine(Ltm(log, store, config.cache_rows, logger.warning), wall_clock_ms)
         self.engine.start()
+        _nodes.add(self)
 
     def next_tx_id(self) -> tuple[int, int]:
         return self._session, next(self._numbers)
 
     def check_open(self) -> None:
+        if self._forked:
+            raise InterfaceError(
+                "the database was opened before this process was forked", hint="open it after the fork, in one process"
+            )
         if self.closed:
             raise InterfaceError("the database is closed", hint="open it again with viewtide.connect()")
+
+    def forked(self) -> None:
+        """In a forked child: the parent goes on with the database, the child must not touch its files."""
+        self.closed = self._forked = True
+        if self._lock is not None:
+            self._lock.release()
 
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
+        _nodes.discard(self)
         try:
             self.engine.close()
         finally:

@@ -11,7 +11,7 @@ from .changetables.errors import InterfaceError, ProgrammingError
 from .changetables.keys import prefix_stop, table_range
 from .changetables.plan import LookUp, compile_view, needed_indexes
 from .changetables.types import Row as Values
-from .ltm.participant import rows_by_prefix
+from .ltm.participant import own_rows, rows_by_prefix
 from .ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from .names import nearest
 from .rows import Columns, Result, Row, Token
@@ -25,9 +25,21 @@ OwnRows = Mapping[str, Mapping[bytes, Values | None]]
 NO_ROWS: Mapping[bytes, Values | None] = {}
 
 
+class _NoKey:
+    """Stands for a key that was not given: None is a key, that of the group of NULL."""
+
+    def __repr__(self) -> str:
+        return "no key"
+
+
+NO_KEY = _NoKey()
+
+
 class Reads:
     """Reads at a timestamp that is fixed by the first read. The subclass may add rows of its own (`_own`) and hears
     of everything that was read (`_read_key`, `_read_range`)."""
+
+    _what = "snapshot"
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -39,10 +51,10 @@ class Reads:
 
     # -- the public reads
 
-    def get(self, table: str, key: object = None, /, **columns: object) -> Row | None:
+    def get(self, table: str, key: object = NO_KEY, /, **columns: object) -> Row | None:
         """The row with this primary key (composite: a tuple in key order, or keyword arguments), or None."""
         rows = self._table(table)
-        values = self._row(rows, rows.codec.key_of(_one_key(key, columns)))
+        values = self._row(rows, rows.codec.key_of(one_key(key, columns)))
         return None if values is None else columns_of(rows).row(values)
 
     def get_many(self, table: str, keys: Iterable[object]) -> list[Row | None]:
@@ -126,7 +138,13 @@ class Reads:
         """Fix the timestamp of all reads."""
         if self._snapshot is None:
             self._check_open()
-            self._snapshot = self._ltm.horizon.pin(self._reader)
+            ltm = self._ltm
+            while True:
+                # The catalog of that timestamp: a newer index has no entries for it, a dropped one lacks the newest.
+                self._tables = ltm.tables
+                self._snapshot = ltm.horizon.pin(self._reader)
+                if ltm.tables is self._tables:
+                    break
         return self._snapshot
 
     def _end(self, how: str) -> None:
@@ -139,19 +157,19 @@ class Reads:
 
     def _check_open(self) -> None:
         if self._ended is not None:
-            raise InterfaceError(f"the transaction is {self._ended}", hint="begin a new one with db.transaction()")
+            raise InterfaceError(f"the {self._what} is {self._ended}", hint=f"begin a new one with db.{self._what}()")
         self._node.check_open()
 
     def _table(self, name: str) -> TableRows:
         if self._ended is not None or self._node.closed:
             self._check_open()
-        rows = self._tables.by_name.get(name)
+        newest = self._ltm.tables
+        rows = newest.by_name.get(name) if self._snapshot is None else self._tables.by_name.get(name)
         if rows is None:
-            # Tables that were created after this transaction began are as good.
-            self._tables = self._ltm.tables
-            rows = self._tables.by_name.get(name)
+            # A table that is newer than the snapshot has no rows there, but can be written.
+            rows = newest.by_name.get(name)
             if rows is None:
-                raise unknown_table(name, self._tables)
+                raise unknown_table(name, newest)
         return rows
 
     def _row(self, rows: TableRows, key: bytes) -> Values | None:
@@ -238,11 +256,11 @@ class Reads:
         return [*found, *added.get(prefix, ())]
 
     def _look_up(self, look_ups: list[LookUp], tables: Tables, own: OwnRows, always: bool) -> list[list[object]]:
-        """Answer a plan's look-ups at the snapshot; own rows count where the new state is asked for, or `always`."""
+        """Answer a plan's look-ups at the snapshot; own rows count as it says, or `always`."""
         answers: list[list[object]] = []
         for look_up in look_ups:
             rows = tables.by_name[look_up.table]
-            mine = own.get(look_up.table, NO_ROWS) if always or look_up.new else NO_ROWS
+            mine = own.get(look_up.table, NO_ROWS) if always else own_rows(own, look_up)
             if look_up.index is None:
                 answers.append([self._row_with(rows, key, mine) for key in look_up.keys])
             else:
@@ -312,12 +330,10 @@ class ViewReads:
     def __init__(self, reads: Reads, name: str) -> None:
         self._reads = reads
         self._reads._begin()
-        self._rows = view_rows(name, reads._ltm.tables)
+        self._rows = view_rows(name, reads._tables)
         self.name = name
-        if self._rows.view.ready_ts > reads._begin():
-            raise ProgrammingError(f"view {name!r} did not exist yet at this snapshot", hint="begin a new one")
 
-    def get(self, key: object = None, /, **columns: object) -> Row | None:
+    def get(self, key: object = NO_KEY, /, **columns: object) -> Row | None:
         """The row of this group; without GROUP BY, `get()` gives the one row."""
         reads, plan = self._reads, self._rows.plan
         reads._check_open()
@@ -337,9 +353,9 @@ class ViewReads:
         _check_limit(limit)
         low, high = table_range(self._rows.view.id)
         if start is not None:
-            low = plan.key_of(start)
+            low = plan.bound_of(start)
         if stop is not None:
-            high = plan.key_of(stop)
+            high = plan.bound_of(stop)
         return reads._result(view_columns(self._rows), self._outputs(low, high, limit))
 
     def _outputs(self, low: bytes, high: bytes, limit: int | None) -> list[Values]:
@@ -352,16 +368,19 @@ class ViewReads:
 
 def view_key(key_columns: tuple[tuple[str, object, bool], ...], key: object, columns: Mapping[str, object]) -> object:
     """A view's key from what the caller gave: nothing for a view without GROUP BY."""
-    if not key_columns and key is None and not columns:
+    if not key_columns and key is NO_KEY and not columns:
         return ()
-    return _one_key(key, columns)
+    return one_key(key, columns)
 
 
-def _one_key(key: object, columns: Mapping[str, object]) -> object:
+def one_key(key: object, columns: Mapping[str, object]) -> object:
+    """The key that a caller gave by position or by keyword arguments."""
     if columns:
-        if key is not None:
+        if key is not NO_KEY:
             raise InterfaceError("give the key either by position or by name, not both")
         return columns
+    if key is NO_KEY:
+        raise InterfaceError("which row? the key is missing", hint="give it by position, or its columns by name")
     return key
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from .arrow import to_arrow
+from .arrow import to_arrow, to_pandas
 from .changetables.rows import to_api
 from .changetables.schema import Table
 from .changetables.types import Row as Values
@@ -37,8 +37,8 @@ class Columns:
         return cls(columns, None if whole else visible)
 
     def row(self, values: Values) -> Row:
-        """A row from the engine's values."""
-        if not self._all:
+        """A row from the engine's values, which have more columns if some were added after the snapshot."""
+        if not self._all or len(values) > len(self.names):
             values = tuple(values[position] for position in self._picked)
         if self._converted:
             return Row(self, tuple(to_api(type_, value) for type_, value in zip(self.types, values, strict=True)))
@@ -150,7 +150,7 @@ class Result(Sequence[Row]):
 
     def to_pandas(self) -> DataFrame:
         """The rows as a pandas frame; needs pandas and the extra `batch`."""
-        return self.to_arrow().to_pandas()
+        return to_pandas(self.to_arrow())
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from .changetables.errors import IntegrityError, InterfaceError
 from .changetables.plan import Contribution
 from .changetables.types import Row as Values
+from .coordinator.embedded import check_table
 from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request
 from .coordinator.transaction import Transaction as Machine
-from .ltm.tables import TableRows, ViewRows
-from .reads import NO_ROWS, OwnRows, Reads, ViewReads
+from .ltm.tables import TableRows, Tables, ViewRows
+from .reads import NO_KEY, NO_ROWS, OwnRows, Reads, ViewReads, one_key
 from .rows import Token
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Transaction(Reads):
     Reads see one snapshot and the transaction's own writes. At commit everything that was read, absent keys and ranges
     included, must still hold; otherwise TransactionConflict is raised and nothing has changed.
     """
+
+    _what = "transaction"
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
@@ -112,12 +115,10 @@ class Transaction(Reads):
         self._write(target, {encoded: _then_merge(before, wanted, None)})
         return True
 
-    def delete(self, table: str, key: object = None, /, **columns: object) -> bool:
+    def delete(self, table: str, key: object = NO_KEY, /, **columns: object) -> bool:
         """Delete a row; says whether it existed."""
         target = self._table(table)
-        if columns and key is not None:
-            raise InterfaceError("give the key either by position or by name, not both")
-        encoded = target.codec.key_of(columns or key)
+        encoded = target.codec.key_of(one_key(key, columns))
         before = self._intent(target, encoded)
         if before is None:
             if not self._exists_at_snapshot(target, encoded):
@@ -268,7 +269,7 @@ class Transaction(Reads):
         return _effective(intent, self._ltm.read(rows.versions, key, self._begin()))
 
     def _own_rows(self) -> OwnRows:
-        return {name: self._own(self._tables.by_name[name]) for name in self._request.writes}
+        return {name: self._own(rows) for name, rows in self._request.tables.items()}
 
     def _read_key(self, table_id: int, key: bytes) -> None:
         self._request.keys.add((table_id, key))
@@ -302,11 +303,11 @@ class Transaction(Reads):
         """What the writes so far do to the view: the same machine that commits them, run at the snapshot."""
         if self._views is None:
             at = self._begin()
-            self._request.snapshot = at
-            tables = self._ltm.tables
-            machine = Machine(self._request, tables)
+            tables = self._tables
+            request = self._at_snapshot(tables)
+            machine = Machine(request, tables)
             old = {}
-            for name, intents in self._request.writes.items():
+            for name, intents in request.writes.items():
                 target = tables.by_name[name]
                 old[name] = [self._ltm.read(target.versions, key, at) for key in intents]
                 # The old rows are part of what is shown, so they are read for good.
@@ -319,6 +320,17 @@ class Transaction(Reads):
                 view_id: {item.key: item for item in contributions} for view_id, contributions in machine.contributions
             }
         return self._views.get(rows.view.id, {})
+
+    def _at_snapshot(self, tables: Tables) -> Request:
+        """The writes so far, as the tables of the snapshot have them: columns may have been added between a write and the
+        first read. A table that is newer has no views there."""
+        request = Request(self._request.tx_id)
+        request.snapshot = self._snapshot
+        for name, used in self._request.tables.items():
+            if name in tables.by_name:
+                request.writes[name] = dict(self._request.writes[name])
+                check_table(name, used, request, tables)
+        return request
 
 
 def _repeated(keys: list[bytes]) -> bytes:

@@ -11,7 +11,7 @@ from .changetables.errors import InterfaceError, NotSupportedError
 from .changetables.keys import table_range
 from .changetables.recompute import recompute, same_bag
 from .durations import milliseconds
-from .reads import Snapshot, ViewReads, view_rows
+from .reads import NO_KEY, Snapshot, ViewReads, view_rows
 from .rows import Result, Row, Token
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class View:
 
     def get(
         self,
-        key: object = None,
+        key: object = NO_KEY,
         /,
         *,
         at_least: Token | None = None,

@@ -6,7 +6,7 @@ Nothing here knows how a text is parsed; `sql` brings bound expressions and the 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -118,6 +118,7 @@ class From:
     """Collects sources and join conditions. Shared by SQL and the builder."""
 
     tables: Mapping[str, Table]
+    views: Collection[str] = ()
     sources: list[Source] = field(default_factory=list)
     places: list[Place | None] = field(default_factory=list)
     equalities: list[Equality] = field(default_factory=list)
@@ -126,6 +127,8 @@ class From:
 
     def add(self, source: Text, name: str, alias: str, place: Place | None) -> Scope:
         table = self.tables.get(name)
+        if name in self.views:
+            raise source.unsupported(f"a view on a view ({name})", place, "define it over the base tables")
         if table is None:
             raise source.wrong(f"unknown table {name}", place, nearest(name, self.tables))
         if any(other.alias == alias for other in self.sources):

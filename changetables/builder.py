@@ -9,7 +9,7 @@ checked for its form here, and bound to tables with `bind`, which is when SQL is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .definition import Definition
@@ -90,11 +90,11 @@ class Query:
     group_by: tuple[str, ...] | None = None
     select: tuple[tuple[str, str | AggregateCall], ...] | None = None
 
-    def bind(self, tables: Mapping[str, Table]) -> Definition:
+    def bind(self, tables: Mapping[str, Table], views: Collection[str] = ()) -> Definition:
         """The definition over these tables; raises what the equivalent SQL would raise."""
         from .sql import bind_query  # sqlglot costs 230 ms; a program that only reads views never pays it.
 
-        return bind_query(self, tables)
+        return bind_query(self, tables, views)
 
 
 def query(

@@ -16,17 +16,17 @@ from .change_table import Change
 from .compiler import Code, Compiler, Lines, column_leaf, sources_of
 from .definition import Definition
 from .errors import DataError, InterfaceError, ProgrammingError
-from .expressions import ColumnRef, Expression, GroupKey
+from .expressions import Aggregate, ColumnRef, Expression, GroupKey, Literal
 from .keys import KeyCodec, key_codec
 from .operators.aggregate import Layout, aggregate_leaf, emit_aggregate, layout_of, zeros
-from .operators.join import JoinWriter, KeyMemo, LookUp, Step, Term, plan_term
+from .operators.join import JoinWriter, KeyMemo, Law, LookUp, State, Step, Term, plan_term
 from .operators.project import Collected, emit_collect, emit_project, flat_bag, tuple_source
 from .refresh import Contribution, Refresh, RefreshGroups, RefreshRows
 from .rows import coerce
 from .schema import Column, Table
 from .types import Row, Type, Value
 
-__all__ = ["Answers", "Contribution", "LookUp", "ViewPlan", "compile_view", "needed_indexes"]
+__all__ = ["Answers", "Contribution", "LookUp", "State", "ViewPlan", "compile_view", "needed_indexes"]
 
 _T = TypeVar("_T")
 #: One answer per look-up, with one entry per key: Row | None by primary key, list[Row] by index.
@@ -54,13 +54,14 @@ class ViewPlan:
         builder = _Builder(name, view_id, definition, tables)
         self.key_columns, self.keys = builder.key_columns, builder.keys
         self._builder = builder
-        self._terms = tuple(
-            (source.table, *builder.term(number, at_old_state=False))
-            for number, source in enumerate(definition.sources)
-        )
+        self._sources = tuple(source.table for source in definition.sources)
+        self._terms: dict[tuple[int, Law], tuple[_TermFunction, bool]] = {
+            (number, Law.ONE_SOURCE): builder.term(number, Law.ONE_SOURCE) for number in range(len(self._sources))
+        }
         self._readers: dict[int, tuple[_TermFunction, bool]] = {}
-        self._contributors: dict[int, tuple[_TermFunction, bool]] = {}
         self._finish, self._output = builder.finish(), builder.output()
+        #: Whether `output` may raise DataError: then a writer looks at it before the commit.
+        self.fallible = definition.group_by is not None and any(_may_fail(o.expression) for o in definition.outputs)
         self._refresh: Refresh = builder.refresh()
         self.refresh, self.present = self._refresh.refresh, self._refresh.present
 
@@ -72,19 +73,36 @@ class ViewPlan:
         Yields batches of look-ups, is sent one list per look-up, and returns at most one contribution per view key,
         none that is zero.
         """
+        changed = [number for number, table in enumerate(self._sources) if changes.get(table)]
         groups: dict[Row, object] = {}
-        asking: list[Asking[None]] = []
-        for table, term, looks_up in self._terms:
-            rows = changes.get(table)
-            if rows:
-                started = term(rows, groups)
-                if looks_up:
-                    asking.append(cast("Asking[None]", started))
-        if len(asking) == 1:
-            yield from asking[0]
-        elif asking:
-            yield from _in_lock_step(asking)
+        if len(changed) == 1:
+            yield from self._run(changed[0], Law.ONE_SOURCE, changes[self._sources[changed[0]]], groups)
+        elif changed:
+            yield from _in_lock_step(self._several(changed, changes, groups))
         return self._finish(groups)
+
+    def _several(
+        self, changed: Sequence[int], changes: Mapping[str, Sequence[Change]], groups: dict[Row, object]
+    ) -> list[Asking[None]]:
+        """The terms of a transaction that changes several sources."""
+        terms = []
+        for number in changed:
+            rows = changes[self._sources[number]]
+            removed, added = [row for row in rows if row[1] < 0], [row for row in rows if row[1] > 0]
+            if removed:
+                terms.append(self._run(number, Law.REMOVED, removed, groups))
+            if added:
+                terms.append(self._run(number, Law.ADDED, added, groups))
+        return terms
+
+    def _run(self, source: int, law: Law, rows: Sequence[Change], groups: dict[Row, object]) -> Asking[None]:
+        compiled = self._terms.get((source, law))
+        if compiled is None:
+            self._terms[source, law] = compiled = self._builder.term(source, law)
+        term, looks_up = compiled
+        started = term(rows, groups)
+        if looks_up:
+            yield from cast("Asking[None]", started)
 
     def combine(self, first: Contribution, second: Contribution) -> Contribution | None:
         """Two contributions to one key as one, None if they cancel out."""
@@ -118,11 +136,21 @@ class ViewPlan:
         ]
         return self.keys.encode_short(tuple(coerced))
 
+    def bound_of(self, key: object) -> bytes:
+        """The bound of a scan for a user's key, which may have the first values of a composite key only."""
+        if not isinstance(key, tuple | list) or len(key) >= len(self.key_columns):
+            return self.key_of(key)
+        coerced = [
+            coerce(Column(name, type, nullable), value, f"{self.name}.{name}")
+            for (name, type, nullable), value in zip(self.key_columns, key, strict=False)
+        ]
+        return self.keys.encode_prefix_short(tuple(coerced))
+
     def join_from(self, source: int, rows: list[Row]) -> Asking[list[Row]]:
         """The outputs over just these rows of one source, with all other sources before the transaction."""
         if source not in self._readers:
             plain_rows = self.definition.group_by is None
-            self._readers[source] = self._builder.term(source, at_old_state=True, collect=plain_rows)
+            self._readers[source] = self._builder.term(source, Law.ONE_SOURCE, collect=plain_rows)
         reader, looks_up = self._readers[source]
         found: object = [] if self.definition.group_by is None else {}
         started = reader([(row, 1) for row in rows], found)
@@ -139,13 +167,8 @@ class ViewPlan:
     def contribute_from(self, source: int, rows: list[Row]) -> Asking[list[Contribution]]:
         """The contributions of just these rows of one source, with all other sources as they are: the contents of a
         new view are the sum of this over all rows of one source."""
-        if source not in self._contributors:
-            self._contributors[source] = self._builder.term(source, at_old_state=True, collect=False)
-        contributor, looks_up = self._contributors[source]
         groups: dict[Row, object] = {}
-        started = contributor([(row, 1) for row in rows], groups)
-        if looks_up:
-            yield from cast("Asking[None]", started)
+        yield from self._run(source, Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
         return self._finish(groups)
 
     def explain(self) -> str:
@@ -165,8 +188,7 @@ class ViewPlan:
         probes = [f"{self.definition.sources[probe.source].alias}.{probe.name}" for probe in step.probes]
         through = "primary key" if step.by_key else "index"
         equal = " and ".join(f"{name} = {probe}" for name, probe in zip(names, probes, strict=True))
-        state = "with the transaction's changes" if step.new else "before the transaction"
-        return f"{source.table} {source.alias} by {through} ({', '.join(names)}): {equal}, {state}"
+        return f"{source.table} {source.alias} by {through} ({', '.join(names)}): {equal}"
 
 
 def compile_view(name: str, view_id: int, definition: Definition, tables: Mapping[str, Table]) -> ViewPlan:
@@ -269,13 +291,13 @@ class _Builder:
             for name, expression in zip(names, self._key, strict=True)
         )
 
-    def plan(self, source: int, *, at_old_state: bool = False) -> Term:
-        return plan_term(self.definition, self.tables, source, at_old_state=at_old_state)
+    def plan(self, source: int, law: Law = Law.ONE_SOURCE) -> Term:
+        return plan_term(self.definition, self.tables, source, law)
 
-    def term(self, source: int, *, at_old_state: bool, collect: bool = False) -> tuple[_TermFunction, bool]:
-        """The function of a term, and whether it looks rows up. `at_old_state`: all other sources are looked up before
-        the transaction. `collect`: output rows instead of contributions, for reading plain rows."""
-        plan = self.plan(source, at_old_state=at_old_state)
+    def term(self, source: int, law: Law, *, collect: bool = False) -> tuple[_TermFunction, bool]:
+        """The function of a term, and whether it looks rows up. `collect`: output rows instead of contributions, for
+        reading plain rows."""
+        plan = self.plan(source, law)
         if collect:
             emit, needed = self._emit_collect, _sources(output.expression for output in self.definition.outputs)
         else:
@@ -351,6 +373,13 @@ class _Builder:
     def zero_state(self) -> Row:
         """The stored row of a view without GROUP BY that has no rows."""
         return tuple(cast(Value, eval(text, self._compiler.namespace)) for text in zeros(self._compiler, self._layout))
+
+
+def _may_fail(shown: Expression) -> bool:
+    """Counts, keys, averages and exact sums always have a value; a sum of floats may be out of range."""
+    if isinstance(shown, Aggregate):
+        return shown.kind == "sum" and shown.type.kind == "float"
+    return not isinstance(shown, GroupKey | Literal)
 
 
 def _equal(old: Row, new: Row) -> bool:

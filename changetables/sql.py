@@ -11,7 +11,7 @@ nearest token.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -838,15 +838,15 @@ _BEGINS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenTy
 _SET_OPERATIONS: dict[type[exp.Expr], str] = {exp.Union: "UNION", exp.Except: "EXCEPT", exp.Intersect: "INTERSECT"}
 
 
-def parse_view(text: str, tables: Mapping[str, Table]) -> Definition:
-    """The definition that a SELECT stands for.
+def parse_view(text: str, tables: Mapping[str, Table], views: Collection[str] = ()) -> Definition:
+    """The definition that a SELECT stands for. `views` are names that are known, but cannot be selected from.
 
     UnsupportedView: it cannot be kept (yet). ProgrammingError: it is wrong. DataError: it holds a literal that its
     type cannot hold. All say where.
     """
     source = SqlText(text)
     try:
-        return _bind_select(source, _one_select(source), tables)
+        return _bind_select(source, _one_select(source), From(tables, views))
     except RecursionError:
         raise source.wrong("the SQL text is nested too deeply", None, hint="split the expression") from None
 
@@ -877,8 +877,7 @@ def _one_select(source: SqlText) -> exp.Expr:
     return node
 
 
-def _bind_select(source: SqlText, select: exp.Expr, tables: Mapping[str, Table]) -> Definition:
-    collected = From(tables)
+def _bind_select(source: SqlText, select: exp.Expr, collected: From) -> Definition:
     scope = FromClause(source, collected).scope(select)
     where = select.args.get("where")
     if where is not None:
@@ -1029,17 +1028,17 @@ def parse_expression(text: str, label: str) -> tuple[SqlText, exp.Expr]:
     return source, parsed[0]
 
 
-def bind_query(query: Query, tables: Mapping[str, Table]) -> Definition:
+def bind_query(query: Query, tables: Mapping[str, Table], views: Collection[str] = ()) -> Definition:
     """The definition of a builder's query: the same as that of the SQL text with the same parts."""
     whole = SqlText("", "the query")
     try:
-        return _bind_query(whole, query, tables)
+        return _bind_query(whole, query, From(tables, views))
     except RecursionError:
         raise whole.wrong("the query is nested too deeply", None, hint="split the expression") from None
 
 
-def _bind_query(whole: SqlText, query: Query, tables: Mapping[str, Table]) -> Definition:
-    collected, scope = From(tables), NO_SCOPE
+def _bind_query(whole: SqlText, query: Query, collected: From) -> Definition:
+    scope = NO_SCOPE
     for table in query.tables:
         scope = side_by_side(scope, _query_table(whole, collected, table))
     for edge in query.on:

@@ -76,6 +76,7 @@ def build_view(engine: Engine, view: View) -> None:
             with engine.ltm.lock:
                 _contribute(engine, engine.ltm.tables.views[view.name], contributions)
             engine.checkpoint_if_due()
+        _check_outputs(engine, view)
         engine.checkpoint()
         engine.change_catalog_at(lambda catalog, ts: catalog.with_view(replace(view, ready_ts=ts)))
     except BaseException:
@@ -83,6 +84,16 @@ def build_view(engine: Engine, view: View) -> None:
         raise
     finally:
         engine.ltm.horizon.unpin(reader)
+
+
+def _check_outputs(engine: Engine, view: View) -> None:
+    """What cannot be shown must not become a view: from here on writers see to it."""
+    rows = engine.ltm.tables.views[view.name]
+    if rows.plan.fallible:
+        with engine.ltm.lock:
+            for _, row in engine.ltm.scan(rows.versions, *table_range(view.id), NEWEST):
+                if rows.plan.present(row):
+                    rows.plan.output(row)
 
 
 def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contribution]]:

@@ -183,9 +183,9 @@ class Engine:
                             hint="reopen the database to see whether it was committed",
                         )
         self.flushes_count += 1
-        self.commits_count += len(batch)
         for pending in batch:
             pending.decided = True
+            self.commits_count += pending.error is None
         self._batch = []
         if ltm.checkpoint_due or ltm.log_wants_spare:
             self._background_wanted.set()
@@ -207,7 +207,7 @@ class Engine:
             request = pending.request
             tables = self.ltm.tables
             for name, rows in request.tables.items():
-                _check_table(name, rows, request, tables)
+                check_table(name, rows, request, tables)
             self._validate(request)
             transaction = self._propagated(request, tables)
             if transaction.writes:
@@ -255,7 +255,7 @@ class Engine:
         transaction.old_rows(old)
         while transaction.wanted:
             wanted = transaction.wanted
-            own = transaction.own_rows() if any(look_up.new for look_up in wanted) else {}
+            own = transaction.own_rows() if any(look_up.state for look_up in wanted) else {}
             transaction.looked_up(ltm.loaded(partial(ltm.participant.look_up, wanted, own)))
         return transaction
 
@@ -341,14 +341,16 @@ class Engine:
             self.ltm.close()
 
 
-def _check_table(name: str, used: TableRows, request: Request, tables: Tables) -> None:
+def check_table(name: str, used: TableRows, request: Request, tables: Tables) -> None:
     """The table may have changed since the transaction began: new indexes and added columns do no harm."""
     now = tables.by_name.get(name)
     if now is None or now.table.id != used.table.id:
         raise TransactionConflict(f"table {name!r} was dropped meanwhile", hint="run the transaction again")
     if now.codec is used.codec or now.table.columns == used.table.columns:
         return
-    if now.table.columns[: len(used.table.columns)] != used.table.columns:
+    added = now.table.columns[len(used.table.columns) :]
+    unfilled = any(not column.nullable and not column.has_default for column in added)
+    if unfilled or now.table.columns[: len(used.table.columns)] != used.table.columns:
         raise TransactionConflict(f"the columns of table {name!r} changed meanwhile", hint="run the transaction again")
     intents = request.writes.get(name, {})
     for key, (expect, row, changes, touch) in intents.items():

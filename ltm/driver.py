@@ -9,7 +9,6 @@ One thread at a time calls the writing methods: whoever holds `lock`. Reads need
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar, cast
 
@@ -19,6 +18,7 @@ from ..changetables.plan import Contribution
 from ..changetables.types import Row
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
 from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
+from .fair_lock import FairLock
 from .outputs import CommitRecord, Outputs, Write
 from .participant import Participant
 from .ports import Cell, CommitLog, Store
@@ -60,7 +60,7 @@ class Ltm:
     """One local transaction manager in this process."""
 
     def __init__(self, log: CommitLog, store: Store, cache_rows: int, on_report: Callable[[str], None]) -> None:
-        self.lock = threading.Lock()
+        self.lock = FairLock()
         self.horizon = Horizon()
         self.participant = Participant(Tables(Catalog(), self.horizon))
         self._log = log
@@ -76,6 +76,8 @@ class Ltm:
         self._spare_log_bytes = 0
         self._loaded_rows = 0
         self._load_epoch = 0
+        #: When each of the dropped tables, indexes and views was dropped.
+        self._dropped_ts: dict[int, int] = {}
         #: Every version at or below it is in the store; every log record up to the lsn too.
         self.stored_ts = 0
         self._stored_lsn = 0
@@ -131,12 +133,18 @@ class Ltm:
         self._adopt(catalog)
 
     def _adopt(self, catalog: Catalog) -> None:
+        """Go on with a new catalog. A reader that has the new tables must find whole rows, so those come first; one
+        that still has the old tables cuts rows that are longer."""
         before = self.tables
-        self.participant.tables = tables = Tables(catalog, self.horizon, before)
+        tables = Tables(catalog, self.horizon, before)
+        self._load_epoch += 1
         for table_id, rows in tables.by_id.items():
             known = before.by_id.get(table_id)
             if known is not None and len(known.table.columns) != len(rows.table.columns):
                 rows.versions.transform(rows.codec.pad)
+        for dropped in catalog.dropped:
+            self._dropped_ts.setdefault(dropped, self.horizon.durable_ts)
+        self.participant.tables = tables
 
     @property
     def flush_full(self) -> bool:
@@ -161,6 +169,7 @@ class Ltm:
             entries = self._stored_range(prefix, prefix_stop(prefix), NEWEST)
             found = [(cell.key, cell.value) for cell in entries if cell.value is not None]
             cast(IndexVersions, versions).admit_prefix(prefix, found)
+            self._loaded_rows += len(found)
         self._loaded_rows += len(need.keys)
 
     def loaded(self, call: Callable[[], T]) -> T:
@@ -208,7 +217,7 @@ class Ltm:
         if cell is not None and cell.commit_ts > at:
             return _version(versions, self._store.get(key, at))[1]
         version = _version(versions, cell)
-        if self.lock.acquire(blocking=False):
+        if self.lock.try_acquire():
             try:
                 # Keep it for the next reader, unless a checkpoint or a new generation came between: it may be outdated.
                 if epoch == self._load_epoch and versions.newest(key) is None:
@@ -308,9 +317,12 @@ class Ltm:
         self._drop_cells(tables.catalog.dropped)
         self._prune()
 
-    def _drop_cells(self, ids: tuple[int, ...]) -> None:
-        for dropped in ids:
-            self._store.drop_range(*table_range(dropped))
+    def _drop_cells(self, dropped: tuple[int, ...]) -> None:
+        """Delete the cells of what was dropped, once nobody reads below the drop."""
+        oldest = self.horizon.oldest()
+        ids = tuple(table_id for table_id in dropped if self._dropped_ts[table_id] <= oldest)
+        for table_id in ids:
+            self._store.drop_range(*table_range(table_id))
         if ids:
             with self.lock:
                 # Not a change that anyone sees: the next checkpoint stores it.

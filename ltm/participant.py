@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from ..changetables.plan import Answers, LookUp
+from ..changetables.plan import Answers, LookUp, State
 from ..changetables.types import Row
 from .outputs import Acknowledge, CommitRecord, Outputs, Write
 from .tables import IndexEntries, TableRows, Tables
@@ -34,22 +34,25 @@ class Participant:
         included; None if all still holds. Changes that a checkpoint took out of memory are the driver's to look for."""
         versions = self.tables.versions
         for table_id, key in keys:
-            table = versions[table_id]
+            table = versions.get(table_id)
+            if table is None:
+                return table_id, key  # dropped
             if table.changed_ts > snapshot:
                 newest = table.newest(key)
                 if newest is not None and newest[0] > snapshot:
                     return table_id, key
         for table_id, start, stop in ranges:
-            if versions[table_id].changed_between(start, stop, snapshot):
+            table = versions.get(table_id)
+            if table is None or table.changed_between(start, stop, snapshot):
                 return table_id, start
         return None
 
     def look_up(self, look_ups: list[LookUp], own: OwnRows) -> Answers:
-        """The newest rows; `own` are the transaction's new rows by table and key, for look-ups of the new state."""
+        """The newest rows; `own` are the transaction's new rows by table and key."""
         answers: list[Sequence[object]] = []
         for look_up in look_ups:
             rows = self.tables.by_name[look_up.table]
-            mine = own.get(look_up.table) if look_up.new else None
+            mine = own_rows(own, look_up)
             if look_up.index is None:
                 answers.append(_by_key(rows.versions, look_up.keys, mine))
             else:
@@ -68,6 +71,10 @@ class Participant:
             old = view.versions.newest_rows([item.key for item in contributions])
             refresh = view.plan.refresh
             rows = [(item.key, before, refresh(before, item)) for item, before in zip(contributions, old, strict=True)]
+            if view.plan.fallible and view.view.ready_ts:
+                for _, _, row in rows:
+                    if row is not None and view.plan.present(row):
+                        view.plan.output(row)  # a DataError belongs to the writer, not to whoever reads the view later
             refreshed.append((view.versions, rows))
         return Outputs(
             persist=(record,),
@@ -87,7 +94,15 @@ class Participant:
             versions.put_many(rows, ts)
 
 
-def _by_key(versions: RowVersions, keys: list[bytes], mine: Mapping[bytes, Row | None] | None) -> list[Row | None]:
+def own_rows(own: OwnRows, look_up: LookUp) -> Mapping[bytes, Row | None]:
+    """What stands over the stored rows for a look-up: nothing, the transaction's new rows, or holes in their places."""
+    if look_up.state == State.OLD:
+        return {}
+    mine = own.get(look_up.table, {})
+    return mine if look_up.state == State.NEW else dict.fromkeys(mine)
+
+
+def _by_key(versions: RowVersions, keys: list[bytes], mine: Mapping[bytes, Row | None]) -> list[Row | None]:
     if not mine:
         return versions.newest_rows(keys)
     theirs = iter(versions.newest_rows([key for key in keys if key not in mine]))
@@ -98,7 +113,7 @@ def _by_prefix(
     rows: TableRows,
     entries: IndexEntries,
     prefix: bytes,
-    mine: Mapping[bytes, Row | None] | None,
+    mine: Mapping[bytes, Row | None],
     added: Mapping[bytes, list[Row]],
 ) -> list[Row]:
     keys = entries.versions.primary_keys(prefix)

@@ -293,17 +293,13 @@ def _in_order(known: _Keys, rows: dict[bytes, tuple]) -> _Keys:  # type: ignore[
 class IndexVersions(TableVersions[bytes]):
     """The entries of an index: row = the primary key. Look-ups go by prefix, so entries are also kept by prefix."""
 
-    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_stored", "_stored_count")
-
-    #: Entries of the store that are kept by prefix between two checkpoints.
-    STORED_ENTRIES_MAX = 100_000
+    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_stored")
 
     def __init__(self, table_id: int, horizon: Horizon) -> None:
         super().__init__(table_id, horizon, bytes, bytes)
         self._by_prefix: dict[bytes, list[bytes]] = {}
         self._by_prefix_frozen: dict[bytes, list[bytes]] = {}
         self._stored: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        self._stored_count = 0
 
     def put_entry(self, prefix: bytes, key: bytes, ts: int, primary_key: bytes | None) -> None:
         if key in self.dirty:
@@ -335,11 +331,8 @@ class IndexVersions(TableVersions[bytes]):
         return [found_key for _, found_key in sorted(found.items()) if found_key is not None]
 
     def admit_prefix(self, prefix: bytes, entries: list[tuple[bytes, bytes]]) -> None:
-        """Keep the newest entries under `prefix` as the store has them."""
-        if self._stored_count > self.STORED_ENTRIES_MAX:
-            self._forget_stored()
+        """Keep the newest entries under `prefix` as the store has them, until the next generation or checkpoint."""
         self._stored[prefix] = entries
-        self._stored_count += 1 + len(entries)
 
     def freeze(self) -> None:
         super().freeze()
@@ -348,12 +341,12 @@ class IndexVersions(TableVersions[bytes]):
 
     def checkpointed(self, max_key: bytes) -> dict[bytes, Version[bytes]]:
         self._by_prefix_frozen = {}
-        self._forget_stored()
+        self._stored = {}
         return super().checkpointed(max_key)
 
-    def _forget_stored(self) -> None:
+    def age(self) -> dict[bytes, Version[bytes]]:
         self._stored = {}
-        self._stored_count = 0
+        return super().age()
 
 
 RowVersions: TypeAlias = TableVersions[Row]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from viewtide.changetables.change_table import Change
 from viewtide.changetables.definition import Definition
 from viewtide.changetables.keys import index_codec, key_codec
-from viewtide.changetables.plan import Contribution, LookUp, ViewPlan, compile_view, needed_indexes
+from viewtide.changetables.plan import Contribution, LookUp, State, ViewPlan, compile_view, needed_indexes
 from viewtide.changetables.schema import Index, Table
 from viewtide.changetables.types import Row
 
@@ -16,7 +16,7 @@ VIEW_ID = 1000
 INDEX_ID_FIRST = 500
 
 #: Rows by their primary key, by table.
-State = dict[str, dict[bytes, Row]]
+Rows = dict[str, dict[bytes, Row]]
 Changes = dict[str, list[Change]]
 
 
@@ -35,8 +35,8 @@ class Base:
     """Base tables in two states: `old` (W0) and `new` (W1, with the changes of the running transaction)."""
 
     tables: Mapping[str, Table]
-    old: State = field(default_factory=dict)
-    new: State = field(default_factory=dict)
+    old: Rows = field(default_factory=dict)
+    new: Rows = field(default_factory=dict)
     asked: list[list[LookUp]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Base:
         return [self._found(look_up) for look_up in look_ups]
 
     def _found(self, look_up: LookUp) -> list[object]:
-        rows = (self.new if look_up.new else self.old)[look_up.table]
+        rows = self._rows_in(look_up)
         if look_up.index is None:
             return [rows.get(key) for key in look_up.keys]
         table = self.tables[look_up.table]
@@ -91,6 +91,14 @@ class Base:
         codec = index_codec(table, index)
         prefixes = [(codec.prefix(tuple(row[position] for position in index.columns)), row) for row in rows.values()]
         return [[row for prefix, row in prefixes if prefix == key] for key in look_up.keys]
+
+    def _rows_in(self, look_up: LookUp) -> Mapping[bytes, Row]:
+        old, new = self.old[look_up.table], self.new[look_up.table]
+        if look_up.state == State.OLD:
+            return old
+        if look_up.state == State.NEW:
+            return new
+        return {key: row for key, row in old.items() if key in new and repr(new[key]) == repr(row)}
 
     def propagate(self, plan: ViewPlan, changes: Mapping[str, Sequence[Change]]) -> list[Contribution]:
         running = plan.propagate(changes)

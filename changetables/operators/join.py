@@ -1,11 +1,20 @@
-"""Join: the change table of an n-way join is a sum of n terms, one for each source that changes.
+"""Join: the change table of an n-way join is a sum of terms, for each source that changes one of removed and one of
+added rows.
 
-    □(B1 ⋈ … ⋈ Bn) = Σ_i  B1(W1) ⋈ … ⋈ B(i-1)(W1) ⋈ □Bi ⋈ B(i+1)(W0) ⋈ … ⋈ Bn(W0)
+    □(B1 ⋈ … ⋈ Bn) = Σ_i  K1 ⋈ … ⋈ K(i-1) ⋈ ΔBi ⋈ B(i+1)(W1) ⋈ … ⋈ Bn(W1)
+                   - Σ_i  K1 ⋈ … ⋈ K(i-1) ⋈ ∇Bi ⋈ B(i+1)(W0) ⋈ … ⋈ Bn(W0)
 
-W0 is the state before the transaction, W1 the state with its own changes: the sources *before* i are looked up in
-the new state, those *after* i in the old one. The sum telescopes, so a change of several sources counts exactly once,
-without the correction term -(□B1 ⋈ □B2) of Nikolov alg. 5.2; for one changed source it is the inner-join line of table
-4.1, □E1 ⋈ E2. A self-join has two sources with one table, and two terms.
+W0 is the state before the transaction, W1 the state with its own changes, K the rows that it leaves as they are, ΔB the
+rows that it adds and ∇B those that it removes; □B = ΔB - ∇B. A joined row counts where its *first* changed source is
+i, so that a change of several sources counts exactly once, without the correction term -(□B1 ⋈ □B2) of Nikolov alg.
+5.2. A self-join has two sources with one table.
+
+Every joined row that a term makes is in the old or in the new state. The usual sum of n terms, with W1 before i and W0
+after it, also makes rows that were never there and cancel out; an expression that fails for such a row (a division by
+zero) would refuse a good transaction.
+
+If one source changes, and that is the rule, all others are equal in K, W0 and W1, and one term does for both signs: the
+inner-join line of table 4.1, □E1 ⋈ E2.
 
 No term scans. From source i, rows of the other sources are looked up along the equalities: by primary key where the
 equalities bind all of it, else by an index. All look-ups that one stage can ask for go out together. NULL joins
@@ -17,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from ..compiler import Compiler, Lines, sources_of
@@ -36,18 +46,33 @@ KEY_MEMO_BYTES_MAX = 128
 INDEX_STEPS_PER_STAGE_MAX = 8
 
 
+class State(IntEnum):
+    """Which rows a look-up sees: before the transaction (W0), with its changes (W1), or only those that it leaves."""
+
+    OLD = 0
+    NEW = 1
+    KEPT = 2
+
+
+class Law(Enum):
+    """Where a term finds the sources before and after its own: see the top of the file."""
+
+    ONE_SOURCE = (State.OLD, State.OLD)
+    REMOVED = (State.KEPT, State.OLD)
+    ADDED = (State.KEPT, State.NEW)
+
+
 class LookUp(NamedTuple):
-    """Rows that a plan needs from one table.
+    """Rows that a plan needs from one table, in a `State`.
 
     `index` None: `keys` are whole primary keys; else it is the id of an index, and they are its prefixes. They may
-    repeat. `new`: with the transaction's own changes (W1), else the state before it (W0). The answer has one entry per
-    key: a row or None by primary key, a list of rows by index.
+    repeat. The answer has one entry per key: a row or None by primary key, a list of rows by index.
     """
 
     table: str
     index: int | None  # type: ignore[assignment]  # It hides tuple.index, which nobody needs here.
     keys: list[bytes]
-    new: bool
+    state: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +87,7 @@ class Step:
     probes: tuple[ColumnRef, ...]
     index: Index | None
     missing: bool
-    new: bool
+    state: State
 
     @property
     def by_key(self) -> bool:
@@ -96,12 +121,13 @@ class KeyMemo(dict[object, bytes]):
 # --- planning ---
 
 
-def plan_term(definition: Definition, tables: Mapping[str, Table], source: int, *, at_old_state: bool = False) -> Term:
-    """The look-ups from `source`. `at_old_state`: all other sources at W0 (reading, not maintenance)."""
+def plan_term(definition: Definition, tables: Mapping[str, Table], source: int, law: Law = Law.ONE_SOURCE) -> Term:
+    """The look-ups from `source`."""
+    before, after = law.value
     bound, stages = {source}, []
     while len(bound) < len(definition.sources):
         found = [
-            _step(tables[definition.sources[other].table], other, bindings, new=other < source and not at_old_state)
+            _step(tables[definition.sources[other].table], other, bindings, before if other < source else after)
             for other in range(len(definition.sources))
             if other not in bound and (bindings := _bindings(definition, bound, other))
         ]
@@ -128,7 +154,7 @@ def _bindings(definition: Definition, bound: set[int], source: int) -> dict[int,
     return bindings
 
 
-def _step(table: Table, source: int, bindings: Mapping[int, ColumnRef], *, new: bool) -> Step:
+def _step(table: Table, source: int, bindings: Mapping[int, ColumnRef], state: State) -> Step:
     if all(position in bindings for position in table.key):
         columns, index, missing = table.key, None, False
     else:
@@ -136,7 +162,7 @@ def _step(table: Table, source: int, bindings: Mapping[int, ColumnRef], *, new: 
         index = max(usable, key=lambda index: (len(index.columns), -index.id), default=None)
         columns = index.columns if index is not None else tuple(sorted(bindings))
         missing = index is None
-    return Step(source, columns, tuple(bindings[position] for position in columns), index, missing, new)
+    return Step(source, columns, tuple(bindings[position] for position in columns), index, missing, state)
 
 
 # --- code ---
@@ -150,7 +176,7 @@ class JoinWriter:
     the sources whose rows that reads. The code of a term is one loop per stage over partly joined rows:
 
         k1 = [memo[r0[1]] for r0, m in changes]            # the keys that stage 1 asks for
-        (r1s,) = yield [LookUp(table, None, k1, False)]
+        (r1s,) = yield [LookUp(table, None, k1, 0)]
         for (r0, m), r1 in zip(changes, r1s): ...          # bind the rows that were found, filter, ask for stage 2
     """
 
@@ -250,7 +276,7 @@ class JoinWriter:
                 keys = f"u{step.source}"
                 lines.add(f"{keys} = list(dict.fromkeys(k{step.source}))")
             table = self.compiler.bind(self.definition.sources[step.source].table, "table")
-            asked.append(f"LookUp({table}, {step.index.id if step.index else None}, {keys}, {step.new})")
+            asked.append(f"LookUp({table}, {step.index.id if step.index else None}, {keys}, {int(step.state)})")
         lines.add(f"({''.join(f'a{step.source}, ' for step in stage)}) = yield [{', '.join(asked)}]")
         for step in stage if unique else ():
             lines.add(f"a{step.source} = map(dict(zip(u{step.source}, a{step.source})).__getitem__, k{step.source})")

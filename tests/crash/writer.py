@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
+from typing import cast
 
 import viewtide as vt
 
@@ -34,7 +35,10 @@ BY_CATEGORY = (
     " GROUP BY p.category"
 )
 PLAIN = "SELECT e.worker, e.cost + 1 AS cost FROM events e JOIN products p ON e.product = p.id WHERE p.category = 'c1'"
-EXTRA = "SELECT e.worker, p.category, AVG(e.cost) AS cost FROM products p JOIN events e ON e.product = p.id GROUP BY e.worker, p.category"
+EXTRA = (
+    "SELECT e.worker, p.category, AVG(e.cost) AS cost FROM products p JOIN events e ON e.product = p.id"
+    " GROUP BY e.worker, p.category"
+)
 
 Event = tuple[int, int, int, int, int]
 
@@ -55,7 +59,13 @@ def write(tx: vt.Transaction, worker: int, number: int) -> None:
     tx.insert(
         "events",
         [
-            {"worker": worker, "number": number, "part": part, "product": product_of(worker, number + part), "cost": number}
+            {
+                "worker": worker,
+                "number": number,
+                "part": part,
+                "product": product_of(worker, number + part),
+                "cost": number,
+            }
             for part in rows
         ],
     )
@@ -106,10 +116,10 @@ def set_up(db: vt.Database) -> None:
 
 
 def check(db: vt.Database, acknowledged: list[int]) -> list[int]:
-    """Every acknowledged transaction is there whole; of each worker at most one more, whole too. Returns the last ones."""
+    """Every acknowledged transaction is there whole; of each worker at most one more, whole too. Returns the last."""
     with db.snapshot() as snapshot:
-        events = {tuple(row.values()) for row in snapshot.scan("events")}
-        categories = {row["id"]: row["category"] for row in snapshot.scan("products")}
+        events = {cast(Event, tuple(row.values())) for row in snapshot.scan("events")}
+        categories = {cast(int, row["id"]): row["category"] for row in snapshot.scan("products")}
         by_category = {row["category"]: (row["cost"], row["n"]) for row in snapshot.view("by_category").rows()}
         plain = Counter(tuple(row.values()) for row in snapshot.view("plain").rows())
     last = []

@@ -72,7 +72,7 @@ def above(left: Value, right: Value) -> bool:
     nans = [isinstance(side, float | Decimal) and math.isnan(side) for side in (left, right)]
     if any(nans):
         return nans[0] and not nans[1]
-    return operator.gt(left, right)  # type: ignore[arg-type]  # both are of one kind
+    return bool(operator.gt(left, right))  # type: ignore[arg-type]  # both are of one kind
 
 
 def in_range(number: int) -> int:
@@ -204,7 +204,7 @@ def exact_sum(values: Sequence[Value]) -> Fraction | float:
     special = {str(value) for value in values if isinstance(value, float | Decimal) and not math.isfinite(value)}
     if special:
         return float(special.pop().lower()) if len(special) == 1 else math.nan
-    return sum((Fraction(value) for value in values), Fraction())  # type: ignore[arg-type]  # numbers only
+    return sum((Fraction(value) for value in values), Fraction())  # type: ignore[call-overload]  # numbers only
 
 
 def total_of_kind(total: Fraction | float, kind: str) -> Value:
@@ -322,7 +322,16 @@ class Reopen:
 
 
 Step: TypeAlias = (
-    Transact | CreateView | DropView | AddColumn | DropColumn | CreateIndex | DropIndex | Checkpoint | HoldSnapshot | Reopen
+    Transact
+    | CreateView
+    | DropView
+    | AddColumn
+    | DropColumn
+    | CreateIndex
+    | DropIndex
+    | Checkpoint
+    | HoldSnapshot
+    | Reopen
 )
 
 
@@ -438,7 +447,9 @@ def draw_read(choose: Chooser, tables: Sequence[Table], views: Sequence[ViewSpec
     if what == "find":
         column = choose.one(table.columns)
         value = choose.value(column, key=False)
-        return Read(what, table.name, column=column.name, value=choose.one(POOLS[column.kind]) if value is None else value)
+        return Read(
+            what, table.name, column=column.name, value=choose.one(POOLS[column.kind]) if value is None else value
+        )
     return Read(what, table.name)
 
 

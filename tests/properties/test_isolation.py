@@ -55,7 +55,9 @@ def db() -> Iterator[vt.Database]:
     with vt.connect("memory:") as opened:
         opened.create_table("accounts", {"id": int, "branch": str, "balance": int, "note": str}, key="id")
         opened.create_index("accounts", "branch")
-        opened.create_view("by_branch", "SELECT branch, SUM(balance) AS total, COUNT(*) AS n FROM accounts GROUP BY branch")
+        opened.create_view(
+            "by_branch", "SELECT branch, SUM(balance) AS total, COUNT(*) AS n FROM accounts GROUP BY branch"
+        )
         with opened.transaction() as tx:
             tx.insert("accounts", [_account(1), _account(2), _account(5, "south")])
         yield opened
@@ -261,7 +263,7 @@ def test_changes_outside_of_what_was_read_are_no_conflict(db: vt.Database) -> No
     assert {7, 100} <= set(_balances(db))
 
 
-# --- the anomaly of a read-only transaction (Fekete, O'Neil, O'Neil 2004): a withdrawal that costs 1 if the sum is short
+# --- the anomaly of a read-only transaction (Fekete, O'Neil, O'Neil 2004): a withdrawal that costs 1 if it is short
 
 
 def _read_only_anomaly(db: vt.Database, between: Between) -> dict[str, int]:
@@ -520,7 +522,11 @@ def test_updates_of_different_columns_without_reads_are_no_conflict(db: vt.Datab
 
 
 def test_the_answer_of_update_and_delete_is_a_read(db: vt.Database) -> None:
-    for write in (lambda tx: tx.update("accounts", 3, {"note": "x"}), lambda tx: tx.delete("accounts", 3)):
+    writes: list[Callable[[vt.Transaction], bool]] = [
+        lambda tx: tx.update("accounts", 3, {"note": "x"}),
+        lambda tx: tx.delete("accounts", 3),
+    ]
+    for write in writes:
         first = db.transaction()
         assert write(first) is False
         first.insert("accounts", _account(100))
@@ -720,9 +726,7 @@ def test_transfers_of_8_threads_keep_the_sum_at_every_snapshot(tmp_path: Path, c
         db.create_view("total", "SELECT SUM(balance) AS total, COUNT(*) AS n FROM accounts")
         db.create_view("branches", "SELECT branch, SUM(balance) AS total FROM accounts GROUP BY branch")
         with db.transaction() as tx:
-            tx.insert(
-                "accounts", [{"id": i, "branch": i % 3, "balance": OPENING_BALANCE} for i in range(ACCOUNTS)]
-            )
+            tx.insert("accounts", [{"id": i, "branch": i % 3, "balance": OPENING_BALANCE} for i in range(ACCOUNTS)])
         until = time.monotonic() + TRANSFER_SECONDS
         done = [0] * 8
         checked = [0]
@@ -780,7 +784,9 @@ KEYS = range(12)
 GROUPS = range(3)
 
 
-def _random_transaction(tx: vt.Transaction, choose: random.Random, operations: list[tuple[str, object, object]]) -> bool:
+def _random_transaction(
+    tx: vt.Transaction, choose: random.Random, operations: list[tuple[str, object, object]]
+) -> bool:
     wrote = False
     put: set[int] = set()
     for _ in range(choose.randint(1, 5)):

@@ -131,7 +131,8 @@ def test_every_total_that_a_verifier_thread_sees_is_possible(tmp_path: Path, tar
                     if step.insert:
                         tx.insert("events", _rows(LOAD, step))
                     else:
-                        assert all([tx.delete("events", event) for event in step.ids])
+                        for event in step.ids:
+                            assert tx.delete("events", event)
 
         def verify() -> None:
             while not running.is_set():
@@ -148,9 +149,7 @@ def test_every_total_that_a_verifier_thread_sees_is_possible(tmp_path: Path, tar
                 failures.append(error)
 
         verifier = threading.Thread(target=guarded, args=(verify,))
-        generators = [
-            threading.Thread(target=guarded, args=(lambda g=g: generate(g),)) for g in range(LOAD.generators)
-        ]
+        generators = [threading.Thread(target=guarded, args=(lambda g=g: generate(g),)) for g in range(LOAD.generators)]
         verifier.start()
         for thread in generators:
             thread.start()

@@ -376,7 +376,7 @@ def test_find_uses_the_key_an_index_or_a_prefix_of_the_key(shop: vt.Database) ->
         assert _ids(snapshot.find("events", id=5)) == [5]
         assert _ids(snapshot.find("events", id=5, product=1)) == [5]
         assert _ids(snapshot.find("events", id=5, product=2)) == []
-        assert sorted(map(int, _ids(snapshot.find("events", product=1)))) == [1, 5, 9]  # type: ignore[call-overload]
+        assert set(_ids(snapshot.find("events", product=1))) == {1, 5, 9}
         assert _ids(snapshot.find("events", product=1, note="n0")) == [9]
         assert _ids(snapshot.find("events", product=1, cost=50)) == [5]
         assert snapshot.find("events", product=77) == []
@@ -507,8 +507,8 @@ def test_a_snapshot_that_is_older_than_an_index_does_not_use_it(db: vt.Database)
     with db.snapshot() as snapshot:
         db.create_index("t", "a")
         db.create_table("u", {"id": int}, key="id")
-        assert snapshot.scan("u") == []
         try:
+            assert snapshot.scan("u") == []
             found = _ids(snapshot.find("t", a=1))
         except vt.Error as error:
             assert isinstance(error, vt.ProgrammingError)
@@ -601,7 +601,7 @@ def test_rows_are_read_only(shop: vt.Database) -> None:
         row = snapshot.get("events", 5)
     assert row is not None
     with pytest.raises(TypeError):
-        row["cost"] = 1  # type: ignore[index]
+        row["cost"] = 1  # type: ignore[operator]
     with pytest.raises(AttributeError):
         row.cost = 1
     with pytest.raises((TypeError, AttributeError)):
@@ -635,7 +635,7 @@ def test_a_column_may_have_the_name_of_a_method(db: vt.Database) -> None:
 
 def test_json_is_a_copy_on_the_way_in_and_out(db: vt.Database) -> None:
     db.create_table("t", {"id": int, "j": dict}, key="id")
-    given = {"list": [1, 2], "n": {"a": None}}
+    given: dict[str, object] = {"list": [1, 2], "n": {"a": None}}
     with db.transaction() as tx:
         tx.insert("t", {"id": 1, "j": given})
         given["list"].append(3)  # type: ignore[attr-defined]

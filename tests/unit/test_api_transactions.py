@@ -20,9 +20,7 @@ def db() -> Iterator[vt.Database]:
         )
         opened.create_table("names", {"g": str, "name": str}, key="g")
         opened.create_view("sums", "SELECT g, SUM(x) AS x, COUNT(*) AS n FROM t GROUP BY g")
-        opened.create_view(
-            "named", "SELECT n.name, SUM(t.x) AS x FROM t JOIN names n ON t.g = n.g GROUP BY n.name"
-        )
+        opened.create_view("named", "SELECT n.name, SUM(t.x) AS x FROM t JOIN names n ON t.g = n.g GROUP BY n.name")
         with opened.transaction() as tx:
             tx.insert("t", [_row(1, "a", 10, 100), _row(2, "a", 20, 200), _row(3, "b", 30, 300)])
             tx.insert("names", [{"g": "a", "name": "A"}, {"g": "b", "name": "B"}])
@@ -302,9 +300,7 @@ USES: dict[str, Callable[[vt.Transaction], object]] = {
 @pytest.mark.parametrize("read_before", [False, True], ids=["fresh", "after_a_read"])
 @pytest.mark.parametrize("how", ["commit", "rollback", "conflict"])
 @pytest.mark.parametrize("use", USES)
-def test_a_finished_transaction_is_an_interface_error(
-    db: vt.Database, use: str, how: str, read_before: bool
-) -> None:
+def test_a_finished_transaction_is_an_interface_error(db: vt.Database, use: str, how: str, read_before: bool) -> None:
     tx = db.transaction()
     if read_before:
         tx.scan("t")
@@ -483,7 +479,8 @@ def test_run_repeats_conflicts(db: vt.Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ZeroDivisionError(), vt.DataError("x"), vt.IntegrityError("x"), vt.CommitUnknown("x"), KeyboardInterrupt()]
+    "error",
+    [ZeroDivisionError(), vt.DataError("x"), vt.IntegrityError("x"), vt.CommitUnknown("x"), KeyboardInterrupt()],
 )
 def test_run_does_not_repeat_what_cannot_be_repeated(db: vt.Database, error: BaseException) -> None:
     attempts = []

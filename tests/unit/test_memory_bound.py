@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 import viewtide as vt
 from viewtide.ltm.versions import IndexVersions, NotLoaded
 
@@ -18,7 +19,10 @@ ROWS_PER_TRANSACTION = 40
 #: written stays for reading for two generations.
 LAYERS_MAX = 5 * CACHE_ROWS
 
-BY_GROUP = "SELECT e.grp, COUNT(*) AS n, SUM(e.cost) AS cost, SUM(g.weight) AS weight FROM events e JOIN groups g ON e.grp = g.id GROUP BY e.grp"
+BY_GROUP = (
+    "SELECT e.grp, COUNT(*) AS n, SUM(e.cost) AS cost, SUM(g.weight) AS weight"
+    " FROM events e JOIN groups g ON e.grp = g.id GROUP BY e.grp"
+)
 
 
 def rows_in_memory(db: vt.Database) -> int:

@@ -18,7 +18,7 @@ from viewtide.changetables.errors import (
 )
 from viewtide.changetables.expressions import Call, ColumnRef, Expression, Literal
 from viewtide.changetables.numbers import DECIMAL_NAN
-from viewtide.changetables.plan import compile_view, needed_indexes
+from viewtide.changetables.plan import State, compile_view, needed_indexes
 from viewtide.changetables.schema import Column, Index, Table
 from viewtide.changetables.sql import parse_view
 from viewtide.changetables.types import BOOL, DECIMAL, FLOAT, INT, NAN, STR, Row, Type
@@ -317,12 +317,12 @@ def test_contributions_to_a_plain_row_commute() -> None:
 # --- look-ups ---
 
 
-def asked(base: Base, view: View) -> list[list[tuple[str, bool, bool, int]]]:
-    """(table, by primary key, new state, keys) of each look-up in each batch of the open transaction."""
+def asked(base: Base, view: View) -> list[list[tuple[str, bool, str, int]]]:
+    """(table, by primary key, state, keys) of each look-up in each batch of the open transaction."""
     base.asked.clear()
     base.propagate(view.plan, base.changes())
     return [
-        [(look_up.table, look_up.index is None, look_up.new, len(look_up.keys)) for look_up in batch]
+        [(look_up.table, look_up.index is None, State(look_up.state).name, len(look_up.keys)) for look_up in batch]
         for batch in base.asked
     ]
 
@@ -346,8 +346,8 @@ def test_look_ups_by_primary_key_of_one_stage_go_out_together() -> None:
     base.commit()
     put(base, "events", (1, 1, 1, 5), (2, 1, 1, 6))
     assert asked(base, view) == [
-        [("products", True, False, 2), ("shops", True, False, 2)],
-        [("categories", True, False, 2)],
+        [("products", True, "OLD", 2), ("shops", True, "OLD", 2)],
+        [("categories", True, "OLD", 2)],
     ]
 
 
@@ -355,7 +355,7 @@ def test_terms_run_in_lock_step_with_old_and_new_states() -> None:
     base, view = opened(COST_BY_CATEGORY)
     put(base, "products", (1, 10))
     put(base, "events", (1, 1, 1, 5))
-    assert asked(base, view) == [[("products", True, False, 1), ("events", False, True, 1)]]
+    assert asked(base, view) == [[("products", True, "NEW", 1), ("events", False, "KEPT", 1)]]
 
 
 def test_keys_after_an_index_are_asked_for_once() -> None:
@@ -365,9 +365,9 @@ def test_keys_after_an_index_are_asked_for_once() -> None:
     base.commit()
     put(base, "products", (1, 3))
     assert asked(base, view) == [
-        [("categories", True, False, 1)],
-        [("events", False, True, 1)],
-        [("shops", True, False, 2)],
+        [("categories", True, "OLD", 1)],
+        [("events", False, "OLD", 1)],
+        [("shops", True, "OLD", 2)],
     ]
 
 
@@ -376,13 +376,13 @@ def test_null_joins_nothing_and_is_not_looked_up() -> None:
     put(base, "events", (1, None, 1, 5))
     assert asked(base, view) == []
     put(base, "events", (2, 4, 1, 5))
-    assert asked(base, view) == [[("products", True, False, 1)]]
+    assert asked(base, view) == [[("products", True, "OLD", 1)]]
 
 
 def test_filters_come_before_look_ups() -> None:
     base, view = opened(COST_BY_CATEGORY.replace(" GROUP", " WHERE e.cost > 5 GROUP"))
     put(base, "events", (1, 1, 1, 5), (2, 1, 1, 6))
-    assert asked(base, view) == [[("products", True, False, 1)]]
+    assert asked(base, view) == [[("products", True, "OLD", 1)]]
 
 
 def test_composite_primary_keys_are_bound_by_several_equalities() -> None:
@@ -392,7 +392,7 @@ def test_composite_primary_keys_are_bound_by_several_equalities() -> None:
     put(base, "stock", (1, 2, 100), (2, 2, 200))
     base.commit()
     put(base, "events", (1, 2, 1, 5))
-    assert asked(base, view) == [[("stock", True, False, 1)]]
+    assert asked(base, view) == [[("stock", True, "OLD", 1)]]
     commit(base, view)
     put(base, "stock", (1, 2, 101))
     put(base, "events", (9, 2, 2, 5))
@@ -455,9 +455,9 @@ def test_explain_names_every_look_up() -> None:
     assert view.plan.explain().splitlines() == [
         "view v: groups, key (category)",
         "change of events e",
-        "  1. products p by primary key (id): id = e.product, before the transaction",
+        "  1. products p by primary key (id): id = e.product",
         "change of products p",
-        "  1. events e by index (product): product = p.id, with the transaction's changes",
+        "  1. events e by index (product): product = p.id",
     ]
 
 

@@ -1,0 +1,40 @@
+"""A lock that two threads take in turns.
+
+Python's own lock may be taken again and again by the thread that just released it, while another one waits: a
+checkpoint that writes slice after slice would keep the writers out. Here whoever waits stands in a turnstile, and
+nobody passes it twice before the one inside has had the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class FairLock:
+    __slots__ = ("_inside", "_turnstile")
+
+    def __init__(self) -> None:
+        self._turnstile = threading.Lock()
+        self._inside = threading.Lock()
+
+    def acquire(self) -> None:
+        with self._turnstile:
+            self._inside.acquire()
+
+    def try_acquire(self) -> bool:
+        """Take the lock only if nobody has it and nobody waits for it."""
+        if not self._turnstile.acquire(blocking=False):
+            return False
+        try:
+            return self._inside.acquire(blocking=False)
+        finally:
+            self._turnstile.release()
+
+    def release(self) -> None:
+        self._inside.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._inside.release()
