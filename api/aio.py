@@ -96,7 +96,7 @@ class AsyncTransaction(AsyncReads):
             if kind is None:
                 await self.commit()
             else:
-                self._reads.rollback()
+                self._reads._end("rolled back")
 
     async def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
         self._reads.insert(table, rows)

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .changetables.errors import DataError, InterfaceError
-from .changetables.types import Type
+from .changetables.types import INT_MAX, INT_MIN, Type
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,8 +54,8 @@ def _arrow_type(arrow: ModuleType, type_: Type, values: Sequence[object]) -> Dat
     match type_.kind:
         case "int":
             # A sum may exceed 64 bits.
-            bits = max((value.bit_length() for value in values if isinstance(value, int)), default=0)
-            return arrow.int64() if bits < 64 else arrow.decimal256(76, 0)
+            fits = all(INT_MIN <= value <= INT_MAX for value in values if isinstance(value, int))
+            return arrow.int64() if fits else arrow.decimal256(76, 0)
         case "float":
             return arrow.float64()
         case "str" | "json":

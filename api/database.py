@@ -85,8 +85,8 @@ class DatabaseStatus:
 def connect(target: str | os.PathLike[str], *, cache_rows: int = CACHE_ROWS) -> Database:
     """Open a database: a directory (created if missing), or "memory:" for a new private one."""
     config = Config(cache_rows)
-    name = os.fspath(target)
-    if not isinstance(name, str) or not name:
+    name = os.fspath(target) if isinstance(target, str | os.PathLike) else ""
+    if not isinstance(name, str) or not name or "\0" in name:
         raise InterfaceError(f"connect takes a directory or 'memory:', not {target!r}")
     if name == "memory:":
         return Database(open_memory(config))
@@ -369,7 +369,11 @@ class Database:
 
 
 def _check_name(what: str, name: object) -> None:
-    if not isinstance(name, str) or not name or len(name.encode(errors="replace")) > _NAME_BYTES_MAX or "\0" in name:
+    try:
+        bytes_count = len(name.encode()) if isinstance(name, str) and "\0" not in name else 0
+    except UnicodeEncodeError:
+        bytes_count = 0
+    if not 0 < bytes_count <= _NAME_BYTES_MAX:
         raise InterfaceError(f"a {what} name must be text of 1 to {_NAME_BYTES_MAX} bytes, not {name!r}")
 
 
@@ -384,7 +388,7 @@ def _column(table: str, name: str, spec: object) -> Column:
 
 
 def _positions(table: Table, columns: str | Sequence[str]) -> tuple[int, ...]:
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    names = (columns,) if isinstance(columns, str) else tuple(columns) if isinstance(columns, Iterable) else ()
     if not names:
         raise InterfaceError("a key or index needs at least one column")
     positions = tuple(_position(table, name) for name in names)

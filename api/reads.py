@@ -61,6 +61,8 @@ class Reads:
         """`get` for each key, in order."""
         rows = self._table(table)
         make = columns_of(rows).row
+        if not isinstance(keys, Iterable) or isinstance(keys, str | bytes):
+            raise InterfaceError(f"get_many takes several keys, not {type(keys).__name__}", hint="use get for one key")
         found = [self._row(rows, rows.codec.key_of(key)) for key in keys]
         return [None if values is None else make(values) for values in found]
 

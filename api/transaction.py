@@ -45,7 +45,7 @@ class Transaction(Reads):
             if kind is None:
                 self.commit()
             else:
-                self.rollback()
+                self._end("rolled back")
 
     # -- writes
 
@@ -53,7 +53,7 @@ class Transaction(Reads):
         """Insert one row or many. A key that exists already: IntegrityError."""
         target = self._table(table)
         codec = target.codec
-        made = [codec.row(item) for item in ((rows,) if isinstance(rows, Mapping) else rows)]
+        made = [codec.row(item) for item in _each(rows)]
         keys = [codec.key(row) for row in made]
         intents = self._request.writes.get(table)
         if intents is None and self._snapshot is None and target.versions.surely_absent(keys):
@@ -85,7 +85,7 @@ class Transaction(Reads):
         target = self._table(table)
         codec = target.codec
         added: dict[bytes, Intent] = {}
-        for item in (rows,) if isinstance(rows, Mapping) else rows:
+        for item in _each(rows):
             row = codec.row(item)
             key = codec.key(row)
             whole = len(item) == len(target.table.columns)
@@ -264,7 +264,8 @@ class Transaction(Reads):
     def _shown(self, rows: TableRows, key: bytes, intent: Intent) -> Values | None:
         """The row as the transaction sees it. What is merged shows columns of the stored row: that is a read."""
         if intent[2] is None:
-            return intent[1]
+            # It may have been written before columns were added that the snapshot has.
+            return None if intent[1] is None else rows.codec.pad(intent[1])
         self._read_key(rows.table.id, key)
         return _effective(intent, self._ltm.read(rows.versions, key, self._begin()))
 
@@ -322,8 +323,8 @@ class Transaction(Reads):
         return self._views.get(rows.view.id, {})
 
     def _at_snapshot(self, tables: Tables) -> Request:
-        """The writes so far, as the tables of the snapshot have them: columns may have been added between a write and the
-        first read. A table that is newer has no views there."""
+        """The writes so far, as the tables of the snapshot have them: columns may have been added between a write and
+        the first read. A table that is newer has no views there."""
         request = Request(self._request.tx_id)
         request.snapshot = self._snapshot
         for name, used in self._request.tables.items():
@@ -331,6 +332,16 @@ class Transaction(Reads):
                 request.writes[name] = dict(self._request.writes[name])
                 check_table(name, used, request, tables)
         return request
+
+
+def _each(rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> Iterable[Mapping[str, object]]:
+    if isinstance(rows, Mapping):
+        return (rows,)
+    if isinstance(rows, Iterable) and not isinstance(rows, str | bytes):
+        return rows
+    raise InterfaceError(
+        f"rows must be a mapping or several of them, not {type(rows).__name__}", hint='like {"id": 1, "name": "ann"}'
+    )
 
 
 def _repeated(keys: list[bytes]) -> bytes:

@@ -96,7 +96,8 @@ class View:
         with self._reads(None, None) as view:
             definition, plan, reads = view._rows.view, view._rows.plan, view._reads
             stored = reads._view_rows(view._rows, *table_range(definition.id))
-            rows_count = sum(plan.present(values) for _, values in stored)
+            always_one = definition.definition.group_by == ()
+            rows_count = 1 if always_one else sum(plan.present(values) for _, values in stored)
             watermark = reads._begin()
         return ViewStatus(
             self.name,

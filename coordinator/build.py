@@ -58,10 +58,14 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
     ltm = engine.ltm
     rows = ltm.tables.by_name[table]
     entries = ltm.tables.indexes[index_id][1]
-    ts = ltm.horizon.sealed_ts
+    ts = engine.draw_ts()
     page = list(itertools.islice(ltm.scan(rows.versions, start, stop, NEWEST), PAGE_ROWS))
-    for key, row in page:
-        entries.versions.put_entry(*entries.codec.prefix_and_entry(row, key), ts, key)
+    made = [(*entries.codec.prefix_and_entry(row, key), key) for key, row in page]
+    there = ltm.loaded(partial(entries.versions.newest_rows, [entry for _, entry, _ in made]))
+    for (prefix, entry, key), known in zip(made, there, strict=True):
+        # What a writer made meanwhile is not made again: its removal would leave the older one behind.
+        if known is None:
+            entries.versions.put_entry(prefix, entry, ts, key)
     ltm.wrote_unlogged(len(page))
     return [key for key, _ in page]
 
@@ -129,5 +133,6 @@ def _contribute(engine: Engine, view: ViewRows, contributions: list[Contribution
     versions = view.versions
     before = ltm.loaded(partial(versions.newest_rows, [item.key for item in contributions]))
     changes = [(item.key, row, view.plan.refresh(row, item)) for item, row in zip(contributions, before, strict=True)]
-    versions.put_many(changes, ltm.horizon.sealed_ts)
+    # A timestamp of its own: a version may not be written twice, the store may have marked the first for removal.
+    versions.put_many(changes, engine.draw_ts())
     ltm.wrote_unlogged(len(contributions))

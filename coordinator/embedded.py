@@ -211,7 +211,7 @@ class Engine:
             self._validate(request)
             transaction = self._propagated(request, tables)
             if transaction.writes:
-                record = transaction.record(self._oracle.draw(self._now_ms()))
+                record = transaction.record(self.draw_ts())
                 outputs = self.ltm.loaded(partial(self.ltm.participant.commit, record))
             else:
                 pending.commit_ts = self.ltm.horizon.durable_ts
@@ -259,6 +259,10 @@ class Engine:
             transaction.looked_up(ltm.loaded(partial(ltm.participant.look_up, wanted, own)))
         return transaction
 
+    def draw_ts(self) -> int:
+        """A timestamp above all earlier ones; the caller holds the lock."""
+        return self._oracle.draw(self._now_ms())
+
     # -- catalog
 
     def change_catalog(self, change: Callable[[Catalog], Catalog], *, pin: int | None = None) -> None:
@@ -270,7 +274,7 @@ class Engine:
         """As `change_catalog`, for a change that needs its own timestamp."""
         with self.ltm.lock:
             self._check_alive()
-            ts = self._oracle.draw(self._now_ms())
+            ts = self.draw_ts()
             catalog = change(self.ltm.tables.catalog, ts)
             try:
                 self.ltm.change_catalog(catalog, ts)
