@@ -27,8 +27,11 @@ from .versions import ABSENT, Horizon, IndexVersions, NotLoaded, TableVersions, 
 
 NEWEST = 2**64 - 1
 
-#: Cells encoded and written while writers wait: about 1 ms of their time.
-SLICE_CELLS = 250
+#: Cells encoded and written while writers wait, at least: about 0.3 ms of their time; and at most.
+SLICE_CELLS_MIN = 100
+SLICE_CELLS_MAX = 2_000
+#: A checkpoint writes so many cells for each row that the writers write meanwhile: it must end before they need the next.
+SLICE_CELLS_PER_ROW = 3
 #: Log bytes since the last checkpoint that start the next one, whatever the number of rows.
 CHECKPOINT_LOG_BYTES = 32 * 2**20
 #: The log record of one transaction; a flush may hold a few that are as large, well below what the log takes.
@@ -72,6 +75,7 @@ class Ltm:
         self._buffer_ts = 0
         self._buffer_bytes = 0
         self._dirty_rows = 0
+        self._slice_rows = 0
         self._dirty_log_bytes = 0
         self._spare_log_bytes = 0
         self._loaded_rows = 0
@@ -294,17 +298,19 @@ class Ltm:
             frozen_ts = self.horizon.durable_ts
             lsn = self._log.last_lsn
             tables = self.tables
-            self._dirty_rows = self._dirty_log_bytes = 0
+            self._dirty_rows = self._dirty_log_bytes = self._slice_rows = 0
             frozen = list(tables.versions.values())
             for versions in frozen:
                 versions.freeze()
-        writing = _Writing(self, frozen)
+            oldest = self.horizon.oldest()
+        self._prune(min(oldest, self.stored_ts))
+        writing = _Writing(self, frozen, oldest)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
             "position": pack((lsn, frozen_ts)),
         }
         try:
-            self._store.write(writing, writing.notes, meta, writing.between)
+            self._store.write(writing, writing.notes, meta, writing.between, writing.removed)
         finally:
             writing.close()
         with self.lock:
@@ -315,7 +321,11 @@ class Ltm:
         _free(forgotten)
         self._log.trim(lsn + 1)
         self._drop_cells(tables.catalog.dropped)
-        self._prune()
+
+    def slice_cells(self) -> int:
+        """How many cells the checkpoint may write now, while writers wait."""
+        written, self._slice_rows = self._dirty_rows - self._slice_rows, self._dirty_rows
+        return max(SLICE_CELLS_MIN, min(SLICE_CELLS_PER_ROW * written, SLICE_CELLS_MAX))
 
     def _drop_cells(self, dropped: tuple[int, ...]) -> None:
         """Delete the cells of what was dropped, once nobody reads below the drop."""
@@ -328,11 +338,12 @@ class Ltm:
                 # Not a change that anyone sees: the next checkpoint stores it.
                 self.tables.catalog = self.tables.catalog.without_dropped(ids)
 
-    def _prune(self) -> None:
-        """Remove superseded versions that nobody reads any more, in slices as a checkpoint does."""
+    def _prune(self, horizon: int) -> None:
+        """Remove superseded versions that readers at work kept alive at an earlier checkpoint, in slices. It comes before
+        the next checkpoint, which removes a version at once only if all older ones are gone."""
         while True:
             with self.lock:
-                settled = self._store.prune(min(self.horizon.oldest(), self.stored_ts), PRUNE_CELLS)
+                settled = self._store.prune(horizon, PRUNE_CELLS)
             if settled < PRUNE_CELLS:
                 return
 
@@ -397,24 +408,29 @@ class _Writing:
     """The cells of a checkpoint, in slices: the lock is held while one is encoded and written.
 
     Every put of the store gives the interpreter away for a moment; without the lock a busy writer would take it each
-    time, and the checkpoint would not keep up.
+    time, and the checkpoint would not keep up. A slice is as long as what the writers wrote since the last one asks for.
+    Nobody reads below `oldest`.
     """
 
-    def __init__(self, ltm: Ltm, frozen: list[TableVersions]) -> None:  # type: ignore[type-arg]
+    def __init__(self, ltm: Ltm, frozen: list[TableVersions], oldest: int) -> None:  # type: ignore[type-arg]
         self._ltm = ltm
         self._frozen = frozen
+        self._oldest = oldest
         self._held = False
-        #: (superseding commit_ts, key, superseded commit_ts), complete when all cells were given.
+        #: (superseding commit_ts, key, superseded commit_ts), complete when all cells were given; so is `removed`.
         self.notes: list[tuple[int, bytes, int]] = []
+        self.removed: list[tuple[bytes, int]] = []
         self.max_keys: dict[int, bytes] = {}
 
     def __iter__(self) -> Iterator[list[Cell]]:
         for versions in self._frozen:
             keys = list(versions.frozen)
-            for first in range(0, len(keys), SLICE_CELLS):
+            first = 0
+            while first < len(keys):
                 self._ltm.lock.acquire()
                 self._held = True
-                slice_keys = sorted(keys[first : first + SLICE_CELLS])
+                slice_keys = sorted(keys[first : first + self._ltm.slice_cells()])
+                first += len(slice_keys)
                 self.max_keys[versions.table_id] = max(self.max_keys.get(versions.table_id, b""), slice_keys[-1])
                 yield self._cells(versions, slice_keys)
 
@@ -427,12 +443,19 @@ class _Writing:
             self._ltm.lock.release()
 
     def _cells(self, versions: TableVersions[T], keys: list[bytes]) -> list[Cell]:
-        encode, frozen = versions.encode, versions.frozen
-        replaced = [key for key in keys if key in versions.frozen_replaced]
-        stored = dict(zip(replaced, self._ltm.stored(replaced), strict=True)) if replaced else {}
+        encode, frozen, oldest = versions.encode, versions.frozen, self._oldest
+        replaced = self._replaced(versions, keys)
         cells = []
         for key in keys:
             ts, row, older = frozen[key]
+            before_ts = replaced.get(key)
+            if ts <= oldest:
+                # Nobody sees anything older.
+                if row is not None:
+                    cells.append(Cell(key, ts, encode(row)))
+                if before_ts is not None:
+                    self.removed.append((key, before_ts))
+                continue
             cells.append(Cell(key, ts, None if row is None else encode(row)))
             if row is None:
                 self.notes.append((ts, key, ts))
@@ -441,10 +464,23 @@ class _Writing:
                     cells.append(cell)
                     self.notes.append((ts, key, cell.commit_ts))
                     ts = cell.commit_ts
-            before = stored.get(key)
-            if before is not None and before.commit_ts < ts:
-                self.notes.append((ts, key, before.commit_ts))
+            if before_ts is not None:
+                self.notes.append((ts, key, before_ts))
         return cells
+
+    def _replaced(self, versions: TableVersions[T], keys: list[bytes]) -> dict[bytes, int]:
+        """For each key the commit_ts of the version in the store that it supersedes."""
+        known = versions.frozen_replaced
+        if not known:
+            return {}
+        replaced = {key: known[key] for key in keys if key in known}
+        unknown = [key for key, ts in replaced.items() if ts == 0]
+        for key, cell in zip(unknown, self._ltm.stored(unknown), strict=True):
+            if cell is None:
+                del replaced[key]
+            else:
+                replaced[key] = cell.commit_ts
+        return replaced
 
     def _older_cells(self, versions: TableVersions[T], key: bytes, above: int, version: Version[T]) -> Iterator[Cell]:
         """Versions below the newest one that a reader at work still sees."""

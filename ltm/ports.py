@@ -49,14 +49,16 @@ class Store(Protocol):
         superseded: Iterable[tuple[int, bytes, int]],
         meta: dict[str, bytes],
         between: Callable[[], None],
+        removed: Iterable[tuple[bytes, int]] = (),
     ) -> None:
         """One durable, atomic write: all cells, the garbage notes and the meta entries, or nothing.
 
         Cells overwrite an equal (key, commit_ts), equal notes are one: after a crash, the same may be written again.
         `superseded` are (superseding commit_ts, key, commit_ts of the version that it supersedes): `prune` removes that
-        version once nobody reads below the superseding one. A tombstone is noted as superseding itself. `superseded` is
-        read after the last batch. `between` is called after each batch, and now and then while the notes are written
-        (the caller yields the processor there). If an iterable or `between` raises, nothing was written.
+        version once nobody reads below the superseding one. A tombstone is noted as superseding itself. `removed` are
+        versions (key, commit_ts) that nobody reads any more already: they go at once. Both are read after the last
+        batch. `between` is called after each batch, and now and then while the rest is written (the caller yields the
+        processor there). If an iterable or `between` raises, nothing was written.
         """
 
     def prune(self, horizon: int, limit: int) -> int:

@@ -111,9 +111,10 @@ class TableVersions(Generic[R]):
         self.frozen: dict[bytes, Version[R]] = {}
         self.young: dict[bytes, Version[R]] = {}
         self.old: dict[bytes, Version[R]] = {}
-        #: Keys of the dirty layer whose first version there took the place of an older one: that one becomes garbage.
-        self.replaced: set[bytes] = set()
-        self.frozen_replaced: set[bytes] = set()
+        #: Keys of the dirty layer whose first version there took the place of an older one, which becomes garbage, and
+        #: the commit_ts of that; 0: only the store knows it.
+        self.replaced: dict[bytes, int] = {}
+        self.frozen_replaced: dict[bytes, int] = {}
         #: No key above it is in the store: new keys, the common insert, need no look-up there.
         self.stored_max = b""
         self.changed_ts = 0
@@ -209,7 +210,7 @@ class TableVersions(Generic[R]):
         if head is None:
             self.dirty[key] = (ts, row, None)
             if replaces:
-                self.replaced.add(key)
+                self.replaced[key] = (self.frozen.get(key) or self.young.get(key) or self.old.get(key) or ABSENT)[0]
         else:
             self.dirty[key] = (ts, row, self._kept(head))
         self.changed_ts = ts
@@ -246,7 +247,7 @@ class TableVersions(Generic[R]):
         self._frozen_keys = self._dirty_keys
         self.frozen = self.dirty
         self.dirty = {}
-        self.replaced = set()
+        self.replaced = {}
 
     def checkpointed(self, max_key: bytes) -> dict[bytes, Version[R]]:
         """All that is frozen is in the store now; `max_key` is the highest key of it. Returns the generation that is
@@ -258,7 +259,7 @@ class TableVersions(Generic[R]):
             self.old = self.young
             self.young = self.frozen
             self.frozen = {}
-            self.frozen_replaced = set()
+            self.frozen_replaced = {}
         return forgotten
 
     def age(self) -> dict[bytes, Version[R]]:
@@ -308,7 +309,7 @@ class IndexVersions(TableVersions[bytes]):
         self.dirty[key] = (ts, primary_key, None)
         if primary_key is None:
             # Only a removed entry leaves garbage: before a new one there is nothing, or a tombstone with its own note.
-            self.replaced.add(key)
+            self.replaced[key] = 0
         entries = self._by_prefix.get(prefix)
         if entries is None:
             self._by_prefix[prefix] = [key]

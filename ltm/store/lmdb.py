@@ -26,7 +26,7 @@ from operator import itemgetter
 from pathlib import Path
 from shutil import disk_usage
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 import lmdb
@@ -47,7 +47,7 @@ IDLE_READERS_MAX = 32
 SEEK_BYTES_MAX = 511
 #: After so many steps over versions that nobody asked for, a seek (about four steps) is cheaper.
 STEPS_BEFORE_SEEK = 4
-#: Notes between two calls of `between`: about a millisecond.
+#: Notes or removed versions between two calls of `between`: about a millisecond.
 NOTES_PER_BATCH = 500
 #: `drop_range` deletes so many cells in one transaction: some tens of milliseconds, a few MB of pages.
 DROP_CELLS_MAX = 10_000
@@ -63,6 +63,8 @@ _TOMBSTONE = b"\0"
 _VALUE = b"\1"
 #: Behind the oldest version (commit_ts 0) that a key can have, and before the next key.
 _AFTER_VERSIONS = b"\xff" * _TS_BYTES + b"\0"
+
+T = TypeVar("T")
 
 _pack = Struct(">Q").pack
 _unpack_from = Struct(">Q").unpack_from
@@ -151,6 +153,7 @@ class LmdbStore:
         superseded: Iterable[tuple[int, bytes, int]],
         meta: dict[str, bytes],
         between: Callable[[], None],
+        removed: Iterable[tuple[bytes, int]] = (),
     ) -> None:
         try:
             with self._environment.begin(write=True) as transaction:
@@ -161,6 +164,10 @@ class LmdbStore:
                 notes = transaction.cursor(self._notes)
                 for some in _split(superseded, NOTES_PER_BATCH):
                     notes.putmulti(_encode_notes(some))
+                    between()
+                for gone in _split(removed, NOTES_PER_BATCH):
+                    for key, commit_ts in gone:
+                        transaction.delete(key + _pack(_TS_MAX - commit_ts), db=self._cells)
                     between()
                 for name, value in meta.items():
                     transaction.put(name.encode(), _seal(name.encode(), value), db=self._meta)
@@ -473,8 +480,8 @@ def _check_length(key: bytes) -> None:
         )
 
 
-def _split(notes: Iterable[tuple[int, bytes, int]], size: int) -> Iterator[list[tuple[int, bytes, int]]]:
-    remaining = iter(notes)
+def _split(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    remaining = iter(items)
     while some := list(islice(remaining, size)):
         yield some
 

@@ -64,17 +64,20 @@ class MemoryStore:
         superseded: Iterable[tuple[int, bytes, int]],
         meta: dict[str, bytes],
         between: Callable[[], None],
+        removed: Iterable[tuple[bytes, int]] = (),
     ) -> None:
         collected: list[Sequence[Cell]] = []
         for batch in batches:
             _check_lengths(batch)
             collected.append(batch)
             between()
-        notes = list(superseded)
+        notes, gone = list(superseded), list(removed)
         with self._lock:
             self._check_open()
             for cell in chain.from_iterable(collected):
                 self._put(cell)
+            for key, commit_ts in gone:
+                self._delete(key, commit_ts)
             for note in notes:
                 if note not in self._notes:
                     self._notes.add(note)
