@@ -24,6 +24,8 @@ from .transaction import Request, Transaction
 
 #: Transactions that one flush covers at the most: bounds its size and the time for which the engine is taken.
 BATCH_TRANSACTIONS_MAX = 256
+#: Rows that are written by transactions run as one; a larger one is run alone.
+GROUP_ROWS_MAX = 4_096
 
 
 class _Pending:
@@ -44,6 +46,37 @@ class _Pending:
         if self.error is not None:
             raise self.error
         return self.commit_ts
+
+
+class _Group:
+    """Transactions that read nothing and write different rows: they do not touch each other, so they can share a
+    commit_ts (rule T2) and be run as one. Any other transaction is a group of its own."""
+
+    __slots__ = ("_rows_count", "_written", "pendings")
+
+    def __init__(self) -> None:
+        self.pendings: list[_Pending] = []
+        self._written: dict[str, set[bytes]] = {}
+        self._rows_count = 0
+
+    def takes(self, pending: _Pending) -> bool:
+        """Add a transaction if it fits."""
+        request = pending.request
+        if self.pendings:
+            alone = request.snapshot is not None or self.pendings[0].request.snapshot is not None
+            if alone or self._rows_count >= GROUP_ROWS_MAX:
+                return False
+            for name, intents in request.writes.items():
+                if not self._written.get(name, _NO_KEYS).isdisjoint(intents):
+                    return False
+        for name, intents in request.writes.items():
+            self._written.setdefault(name, set()).update(intents)
+            self._rows_count += len(intents)
+        self.pendings.append(pending)
+        return True
+
+
+_NO_KEYS: frozenset[bytes] = frozenset()
 
 
 class Engine:
@@ -168,10 +201,15 @@ class Engine:
         self._batch = batch
         with ltm.lock:
             queue = self._queue
+            group = _Group()
             while queue and len(batch) < BATCH_TRANSACTIONS_MAX and not ltm.flush_full:
                 pending = queue.popleft()
                 batch.append(pending)
-                self._execute(pending)
+                if not group.takes(pending):
+                    self._execute(group.pendings)
+                    group = _Group()
+                    group.takes(pending)
+            self._execute(group.pendings)
             try:
                 ltm.flush()
             except OperationalError as error:
@@ -200,37 +238,50 @@ class Engine:
         except Error:
             return  # kept in _failure: the transactions of this batch are answered with it
 
-    def _execute(self, pending: _Pending) -> None:
-        """Run one transaction up to the log buffer. Whatever it raises before that has changed nothing."""
+    def _execute(self, pendings: list[_Pending]) -> None:
+        """Run transactions that do not touch each other up to the log buffer, as one: their change tables are added and
+        propagated once. If that fails, each is run alone, and only those that fail by themselves are refused."""
+        if not pendings:
+            return
         try:
             self._check_alive()
-            request = pending.request
-            tables = self.ltm.tables
-            for name, rows in request.tables.items():
-                check_table(name, rows, request, tables)
-            self._validate(request)
-            transaction = self._propagated(request, tables)
-            if transaction.writes:
-                record = transaction.record(self.draw_ts())
-                outputs = self.ltm.loaded(partial(self.ltm.participant.commit, record))
-            else:
-                pending.commit_ts = self.ltm.horizon.durable_ts
-                return
+            requests = [pending.request for pending in pendings]
+            for request in requests:
+                for name, rows in request.tables.items():
+                    check_table(name, rows, request, self.ltm.tables)
+            commit_ts = self._commit(requests)
         except Error as error:
-            pending.error = error
+            if len(pendings) > 1:
+                for pending in pendings:
+                    self._execute([pending])
+            else:
+                pendings[0].error = error
             return
+        for pending in pendings:
+            pending.commit_ts = commit_ts
+
+    def _commit(self, requests: list[Request]) -> int:
+        """One phase. Whatever is raised as an Error has changed nothing."""
+        request = requests[0] if len(requests) == 1 else Request.together(requests)
+        try:
+            self._validate(request)
+            transaction = self._propagated(request, self.ltm.tables)
+            if not transaction.writes:
+                return self.ltm.horizon.durable_ts
+            record = transaction.record(tuple(each.tx_id for each in requests), self.draw_ts())
+            outputs = self.ltm.loaded(partial(self.ltm.participant.commit, record))
+        except Error:
+            raise
         except Exception as error:
-            pending.error = InternalError(f"the transaction failed unexpectedly: {error!r}", hint="please report this")
-            pending.error.__cause__ = error
-            return
-        pending.commit_ts = record.commit_ts
+            raise InternalError(f"a transaction failed unexpectedly: {error!r}", hint="please report this") from error
         try:
             self.ltm.accept(outputs)
-        except DataError as error:  # too large; nothing has changed
-            pending.error = error
+        except DataError:
+            raise  # too large; nothing has changed
         except BaseException as error:  # memory and log may differ now: nothing may be answered any more
             self._fail(error)
-            pending.error = self._failure
+            self._check_alive()
+        return record.commit_ts
 
     def _validate(self, request: Request) -> None:
         """Strict serializability of interactive transactions: what was read at the snapshot still holds (rule V9)."""

@@ -10,7 +10,7 @@ It does no I/O and knows no participant: `wanted` says what to ask for, the driv
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypeAlias
 
 from ..changetables.change_table import Change
@@ -43,12 +43,25 @@ class Request:
         self.tables: dict[str, TableRows] = {}
         self.writes: dict[str, dict[bytes, Intent]] = {}
 
+    @classmethod
+    def together(cls, requests: Sequence[Request]) -> Request:
+        """Several requests that read nothing and write different rows, as one."""
+        whole = cls(requests[0].tx_id)
+        for request in requests:
+            for name, intents in request.writes.items():
+                known = whole.writes.get(name)
+                if known is None:
+                    whole.writes[name] = dict(intents)
+                else:
+                    known.update(intents)
+        return whole
+
 
 _Propagation: TypeAlias = Generator[list[LookUp], Answers, list[Contribution]]
 
 
 class Transaction:
-    """One attempt at one transaction."""
+    """One attempt at one transaction, or at several that do not touch each other."""
 
     __slots__ = ("_running", "_tables", "contributions", "request", "wanted", "writes")
 
@@ -89,9 +102,9 @@ class Transaction:
             own[self._tables.by_id[table_id].table.name] = {key: new for key, _, new in writes}
         return own
 
-    def record(self, commit_ts: int) -> CommitRecord:
+    def record(self, tx_ids: tuple[tuple[int, int], ...], commit_ts: int) -> CommitRecord:
         return CommitRecord(
-            self.request.tx_id, commit_ts, self._tables.catalog.version, tuple(self.writes), tuple(self.contributions)
+            tx_ids, commit_ts, self._tables.catalog.version, tuple(self.writes), tuple(self.contributions)
         )
 
     def _resolve(self, table: TableRows, intents: Mapping[bytes, Intent], old: list[Row | None]) -> list[Change]:

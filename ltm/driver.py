@@ -30,7 +30,7 @@ NEWEST = 2**64 - 1
 #: Cells encoded and written while writers wait, at least: about 0.3 ms of their time; and at most.
 SLICE_CELLS_MIN = 100
 SLICE_CELLS_MAX = 2_000
-#: A checkpoint writes so many cells for each row that the writers write meanwhile: it must end before they need the next.
+#: A checkpoint writes so many cells for each row that writers write meanwhile: it must end before the next is due.
 SLICE_CELLS_PER_ROW = 3
 #: Log bytes since the last checkpoint that start the next one, whatever the number of rows.
 CHECKPOINT_LOG_BYTES = 32 * 2**20
@@ -51,7 +51,7 @@ T = TypeVar("T")
 #: A CommitRecord as the codec gives it back, with its kind in front.
 _LoggedCommit: TypeAlias = tuple[
     int,
-    tuple[int, int],
+    tuple[tuple[int, int], ...],
     int,
     int,
     tuple[tuple[int, tuple[Write, ...]], ...],
@@ -339,8 +339,8 @@ class Ltm:
                 self.tables.catalog = self.tables.catalog.without_dropped(ids)
 
     def _prune(self, horizon: int) -> None:
-        """Remove superseded versions that readers at work kept alive at an earlier checkpoint, in slices. It comes before
-        the next checkpoint, which removes a version at once only if all older ones are gone."""
+        """Remove superseded versions that readers at work kept alive at an earlier checkpoint, in slices. It comes
+        before the next checkpoint, which removes a version at once only if all older ones are gone."""
         while True:
             with self.lock:
                 settled = self._store.prune(horizon, PRUNE_CELLS)
@@ -408,8 +408,8 @@ class _Writing:
     """The cells of a checkpoint, in slices: the lock is held while one is encoded and written.
 
     Every put of the store gives the interpreter away for a moment; without the lock a busy writer would take it each
-    time, and the checkpoint would not keep up. A slice is as long as what the writers wrote since the last one asks for.
-    Nobody reads below `oldest`.
+    time, and the checkpoint would not keep up. A slice is as long as what the writers wrote since the last one asks
+    for. Nobody reads below `oldest`.
     """
 
     def __init__(self, ltm: Ltm, frozen: list[TableVersions], oldest: int) -> None:  # type: ignore[type-arg]
@@ -506,9 +506,9 @@ def _version(versions: TableVersions[T], cell: Cell | None) -> tuple[int, T | No
 
 
 def _record(item: tuple[object, ...]) -> CommitRecord:
-    _, tx_id, commit_ts, version, writes, contributions = cast(_LoggedCommit, item)
+    _, tx_ids, commit_ts, version, writes, contributions = cast(_LoggedCommit, item)
     return CommitRecord(
-        tx_id,
+        tx_ids,
         commit_ts,
         version,
         tuple((table, [(key, _one_nan(old), _one_nan(new)) for key, old, new in rows]) for table, rows in writes),

@@ -13,13 +13,14 @@ Write: TypeAlias = tuple[bytes, Row | None, Row | None]
 
 
 class CommitRecord(NamedTuple):
-    """What the commit log keeps of one transaction: its base change tables and its part of each synchronous view's.
+    """What the commit log keeps of a transaction: its base change tables and its part of each synchronous view's.
+    Several that do not touch each other may share a record and a commit_ts; they are ordered by tx_id.
 
     `writes` are (table id, writes of that table), `contributions` (view id, contributions to that view). A view that is
     not named was not refreshed by it.
     """
 
-    tx_id: tuple[int, int]
+    tx_ids: tuple[tuple[int, int], ...]
     commit_ts: int
     catalog_version: int
     writes: tuple[tuple[int, list[Write]], ...]
@@ -31,9 +32,9 @@ class CommitRecord(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """Tell whoever asked that the transaction is committed at `commit_ts`."""
+    """Tell whoever asked that the transactions are committed at `commit_ts`."""
 
-    tx_id: tuple[int, int]
+    tx_ids: tuple[tuple[int, int], ...]
     commit_ts: int
 
 

@@ -79,7 +79,7 @@ class Participant:
         return Outputs(
             persist=(record,),
             apply=(partial(self._apply, record, refreshed),),
-            send=(Acknowledge(record.tx_id, record.commit_ts),),
+            send=(Acknowledge(record.tx_ids, record.commit_ts),),
         )
 
     def _apply(self, record: CommitRecord, refreshed: list[tuple[RowVersions, list[Write]]]) -> None:
