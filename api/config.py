@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from .changetables.errors import InterfaceError
 
-CACHE_ROWS = 200_000
+#: About 0.5 KB each: a few hundred MB at the most.
+CACHE_ROWS = 400_000
 
 
 @dataclass(frozen=True, slots=True)

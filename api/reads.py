@@ -248,6 +248,7 @@ class Reads:
         at = self._begin()
         stop = prefix_stop(prefix)
         self._read_range(entries.index.id, prefix, stop)
+        self._ltm.catch_up(entries.versions)
         found = []
         for _, key in self._ltm.scan(entries.versions, prefix, stop, at):
             if key not in own:

@@ -58,6 +58,7 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
     ltm = engine.ltm
     rows = ltm.tables.by_name[table]
     entries = ltm.tables.indexes[index_id][1]
+    entries.versions.fold()
     ts = engine.draw_ts()
     page = list(itertools.islice(ltm.scan(rows.versions, start, stop, NEWEST), PAGE_ROWS))
     made = [(*entries.codec.prefix_and_entry(row, key), key) for key, row in page]

@@ -29,23 +29,61 @@ GROUP_ROWS_MAX = 4_096
 
 
 class _Pending:
-    """A transaction in the queue. `wake` tells its owner that it is decided, or, if `leads`, that it is to lead."""
+    """A transaction in the queue."""
 
-    __slots__ = ("can_lead", "commit_ts", "decided", "error", "leads", "request", "wake")
+    __slots__ = ("commit_ts", "decided", "error", "leads", "request")
 
-    def __init__(self, request: Request, wake: Callable[[], None], *, can_lead: bool) -> None:
+    #: Whether its owner is a thread that sleeps until it is decided, and can take the lead instead.
+    can_lead = False
+
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.wake = wake
-        self.can_lead = can_lead
         self.commit_ts = 0
         self.error: BaseException | None = None
         self.decided = False
         self.leads = False
 
+    def wake(self) -> None:
+        """Tell the owner that it is decided, or, if `leads`, that it is to lead."""
+        raise NotImplementedError
+
     def outcome(self) -> int:
         if self.error is not None:
             raise self.error
         return self.commit_ts
+
+
+class _ThreadPending(_Pending):
+    __slots__ = ("sleep", "wake")
+
+    can_lead = True
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        sleep = threading.Lock()
+        sleep.acquire()
+        self.sleep = sleep.acquire
+        self.wake = sleep.release  # type: ignore[method-assign]
+
+
+class _TaskPending(_Pending):
+    __slots__ = ("decision", "home", "loop")
+
+    def __init__(self, request: Request, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(request)
+        self.loop = loop
+        self.home = threading.get_ident()
+        self.decision: asyncio.Future[None] = loop.create_future()
+
+    def wake(self) -> None:
+        if threading.get_ident() == self.home:
+            self._tell()
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        if not self.decision.done():
+            self.decision.set_result(None)
 
 
 class _Group:
@@ -110,12 +148,10 @@ class Engine:
 
     def commit(self, request: Request) -> int:
         """Commit from a thread; returns commit_ts once it is durable."""
-        sleep = threading.Lock()
-        sleep.acquire()
-        pending = _Pending(request, sleep.release, can_lead=True)
+        pending = _ThreadPending(request)
         self._queue.append(pending)
         if not self._leader.acquire(blocking=False):
-            sleep.acquire()
+            pending.sleep()
             if not pending.leads:
                 return pending.outcome()
         self._lead(pending)
@@ -127,25 +163,12 @@ class Engine:
         A task that is cancelled meanwhile does not learn the outcome: its transaction may be committed all the same.
         """
         loop = asyncio.get_running_loop()
-        decided: asyncio.Future[None] = loop.create_future()
-        home = threading.get_ident()
-
-        def tell() -> None:
-            if not decided.done():
-                decided.set_result(None)
-
-        def wake() -> None:
-            if threading.get_ident() == home:
-                tell()
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(tell)
-
-        pending = _Pending(request, wake, can_lead=False)
+        pending = _TaskPending(request, loop)
         first = not self._queue
         self._queue.append(pending)
         if first:
             loop.call_soon(self._lead_if_free)
-        await decided
+        await pending.decision
         return pending.outcome()
 
     def _lead_if_free(self) -> None:

@@ -89,7 +89,7 @@ class Participant:
             table = self.tables.by_id[table_id]
             table.versions.put_many(writes, ts)
             for entries in table.indexes:
-                _put_entries(entries, writes, ts)
+                entries.versions.later(writes, ts)
         for versions, rows in refreshed:
             versions.put_many(rows, ts)
 
@@ -130,20 +130,3 @@ def rows_by_prefix(entries: IndexEntries, own: Mapping[bytes, Row | None]) -> di
         if row is not None:
             by_prefix.setdefault(entries.codec.prefix_of(row), []).append(row)
     return by_prefix
-
-
-def _put_entries(entries: IndexEntries, writes: list[Write], ts: int) -> None:
-    both, put_entry = entries.codec.prefix_and_entry, entries.versions.put_entry
-    for key, old, new in writes:
-        if old is None:
-            if new is not None:
-                put_entry(*both(new, key), ts, key)
-            continue
-        prefix, entry = both(old, key)
-        if new is None:
-            put_entry(prefix, entry, ts, None)
-            continue
-        new_prefix, new_entry = both(new, key)
-        if new_entry != entry:
-            put_entry(prefix, entry, ts, None)
-            put_entry(new_prefix, new_entry, ts, key)

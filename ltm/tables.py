@@ -106,7 +106,9 @@ class Tables:
 def _index_entries(table: Table, index: Index, horizon: Horizon, before: Tables | None) -> IndexEntries:
     known = before.indexes.get(index.id) if before else None
     versions = known[1].versions if known else IndexVersions(index.id, horizon)
-    return IndexEntries(index, index_codec(table, index), versions)
+    codec = index_codec(table, index)
+    versions.prefix_and_entry = codec.prefix_and_entry
+    return IndexEntries(index, codec, versions)
 
 
 def _decoder(codec: RowCodec, columns_count: int) -> Callable[[bytes], Row]:

@@ -15,6 +15,7 @@ Nothing here reads: what is not in memory is raised as `NotLoaded`, the driver l
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -292,15 +293,57 @@ def _in_order(known: _Keys, rows: dict[bytes, tuple]) -> _Keys:  # type: ignore[
 
 
 class IndexVersions(TableVersions[bytes]):
-    """The entries of an index: row = the primary key. Look-ups go by prefix, so entries are also kept by prefix."""
+    """The entries of an index: row = the primary key. Look-ups go by prefix, so entries are also kept by prefix.
 
-    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_stored")
+    Entries follow from the rows, and most are never looked up while they are new. So a commit only notes the changed
+    rows (`later`); their entries are made (`fold`) before anybody looks, and before a checkpoint. Whoever calls
+    anything else here without having called `fold` under the lock sees too little.
+    """
+
+    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_later", "_stored", "prefix_and_entry")
 
     def __init__(self, table_id: int, horizon: Horizon) -> None:
         super().__init__(table_id, horizon, bytes, bytes)
+        self.prefix_and_entry: Callable[[Row, bytes], tuple[bytes, bytes]]
+        self._later: deque[tuple[int, list[tuple[bytes, Row | None, Row | None]]]] = deque()
         self._by_prefix: dict[bytes, list[bytes]] = {}
         self._by_prefix_frozen: dict[bytes, list[bytes]] = {}
         self._stored: dict[bytes, list[tuple[bytes, bytes]]] = {}
+
+    def later(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
+        """These rows (key, old row, new row) changed at `ts`."""
+        self._later.append((ts, changes))
+        self.changed_ts = ts
+
+    @property
+    def behind(self) -> bool:
+        return bool(self._later)
+
+    def fold(self, rows_max: int | None = None) -> None:
+        """Make the entries of changed rows, of all or of about `rows_max`. The caller holds the lock."""
+        rows_count = 0
+        while self._later and (rows_max is None or rows_count < rows_max):
+            ts, changes = self._later[0]
+            rows_count += len(changes)
+            self._put_entries(changes, ts)
+            # Only now: a reader that finds nothing left to fold must find the entries.
+            self._later.popleft()
+
+    def _put_entries(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
+        both, put_entry = self.prefix_and_entry, self.put_entry
+        for key, old, new in changes:
+            if old is None:
+                if new is not None:
+                    put_entry(*both(new, key), ts, key)
+                continue
+            prefix, entry = both(old, key)
+            if new is None:
+                put_entry(prefix, entry, ts, None)
+                continue
+            new_prefix, new_entry = both(new, key)
+            if new_entry != entry:
+                put_entry(prefix, entry, ts, None)
+                put_entry(new_prefix, new_entry, ts, key)
 
     def put_entry(self, prefix: bytes, key: bytes, ts: int, primary_key: bytes | None) -> None:
         if key in self.dirty:
@@ -315,10 +358,11 @@ class IndexVersions(TableVersions[bytes]):
             self._by_prefix[prefix] = [key]
         else:
             entries.append(key)
-        self.changed_ts = ts
 
     def primary_keys(self, prefix: bytes) -> list[bytes]:
         """The primary keys of the newest rows under `prefix`, in key order."""
+        if self._later:
+            self.fold()
         found: dict[bytes, bytes | None] = {}
         if prefix < self.stored_max:
             stored = self._stored.get(prefix)
@@ -335,7 +379,12 @@ class IndexVersions(TableVersions[bytes]):
         """Keep the newest entries under `prefix` as the store has them, until the next generation or checkpoint."""
         self._stored[prefix] = entries
 
+    def changed_between(self, start: bytes, stop: bytes, since: int) -> bool:
+        self.fold()
+        return super().changed_between(start, stop, since)
+
     def freeze(self) -> None:
+        self.fold()
         super().freeze()
         self._by_prefix_frozen = self._by_prefix
         self._by_prefix = {}

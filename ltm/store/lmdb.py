@@ -68,6 +68,7 @@ T = TypeVar("T")
 
 _pack = Struct(">Q").pack
 _unpack_from = Struct(">Q").unpack_from
+_pack_crc = Struct("<I").pack
 _make_tuple = tuple.__new__
 
 
@@ -445,16 +446,21 @@ def _decode(key: bytes, cell_key: bytes, stored: bytes) -> Cell:
 
 def _seal(lmdb_key: bytes, body: bytes) -> bytes:
     """`body` with the checksum behind it."""
-    return body + crc32(body, crc32(lmdb_key)).to_bytes(_CRC_BYTES, "little")
+    return body + _pack_crc(crc32(body, crc32(lmdb_key)))
 
 
 def _encode_cells(batch: Sequence[Cell]) -> list[tuple[bytes, bytes]]:
-    """In key order: LMDB stays on a page while it can. The sort is stable, so that the last of equal cells wins."""
+    """In key order: LMDB stays on a page while it can. The sort is stable, so that the last of equal cells wins.
+
+    Written out: a checkpoint spends a third of its time here.
+    """
     items = []
     for key, commit_ts, value in batch:
-        _check_length(key)
+        if not 0 < len(key) <= KEY_BYTES_MAX:
+            _check_length(key)
         cell_key = key + _pack(_TS_MAX - commit_ts)
-        items.append((cell_key, _seal(cell_key, _TOMBSTONE if value is None else value + _VALUE)))
+        body = _TOMBSTONE if value is None else value + _VALUE
+        items.append((cell_key, body + _pack_crc(crc32(body, crc32(cell_key)))))
     items.sort(key=itemgetter(0))
     return items
 

@@ -16,7 +16,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def python_blocks() -> list[object]:
     found: list[object] = []
     for page in PAGES:
-        for number, match in enumerate(re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+        for number, match in enumerate(
+            re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        ):
             found.append(pytest.param(match[1], id=f"{page.name}-{number + 1}"))
     return found
 

@@ -167,7 +167,7 @@ def test_the_coordinator_asks_for_old_rows_then_for_look_ups_then_refreshes(db: 
 
     machine.looked_up([[(2, 8)] * len(look_up.keys)])
     assert machine.wanted == []
-    record = machine.record(commit_ts=1 << 20)
+    record = machine.record(tx_ids=((1, 1),), commit_ts=1 << 20)
     assert machine.own_rows() == {"events": {key: (4, 2, 70)}}
     ((view_id, contributions),) = record.contributions
     plan = tables.views_by_id[view_id].plan
