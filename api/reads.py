@@ -336,6 +336,13 @@ class ViewReads:
         self._rows = view_rows(name, reads._tables)
         self.name = name
 
+    def __enter__(self) -> ViewReads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The end of the snapshot that this view is read in."""
+        self._reads._end("closed")
+
     def get(self, key: object = NO_KEY, /, **columns: object) -> Row | None:
         """The row of this group; without GROUP BY, `get()` gives the one row."""
         reads, plan = self._reads, self._rows.plan

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -93,7 +91,7 @@ class View:
         return self.rows().to_pandas()
 
     def status(self) -> ViewStatus:
-        with self._reads(None, None) as view:
+        with self._reads() as view:
             definition, plan, reads = view._rows.view, view._rows.plan, view._reads
             stored = reads._view_rows(view._rows, *table_range(definition.id))
             always_one = definition.definition.group_by == ()
@@ -116,7 +114,7 @@ class View:
 
     def refresh(self) -> int:
         """Bring the view up to date; a synchronous one always is. Returns its watermark."""
-        with self._reads(None, None) as view:
+        with self._reads() as view:
             return view._reads._begin()
 
     def set_refresh(self, refresh: str) -> None:
@@ -127,7 +125,7 @@ class View:
 
     def verify(self) -> VerifyReport:
         """Compare what is stored with the definition evaluated from scratch, at one timestamp, while writers go on."""
-        with self._reads(None, None) as view:
+        with self._reads() as view:
             reads = view._reads
             stored = view._outputs(*table_range(view._rows.view.id), None)
             definition = view._rows.view.definition
@@ -145,15 +143,19 @@ class View:
             differences = tuple(same_bag(stored, expected))
             return VerifyReport(self.name, not differences, len(expected), differences, at)
 
-    @contextmanager
-    def _reads(self, at_least: Token | None, max_lag: str | float | None) -> Iterator[ViewReads]:
+    def _reads(self, at_least: Token | None = None, max_lag: str | float | None = None) -> ViewReads:
+        """A read of its own; whoever calls it closes its snapshot."""
         if at_least is not None and not isinstance(at_least, Token):
             raise InterfaceError(f"at_least takes the token of a transaction, not {type(at_least).__name__}")
         if max_lag is not None:
             milliseconds(max_lag)
         # A synchronous view is never behind: every acknowledged commit is in it.
-        with Snapshot(self._node) as snapshot:
-            yield snapshot.view(self.name)
+        snapshot = Snapshot(self._node)
+        try:
+            return snapshot.view(self.name)
+        except BaseException:
+            snapshot.close()
+            raise
 
 
 def check_refresh(refresh: object) -> Literal["sync"]:

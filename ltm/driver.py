@@ -85,6 +85,9 @@ class Ltm:
         self._spare_log_bytes = 0
         self._loaded_rows = 0
         self._load_epoch = 0
+        #: Counts what changes the keys of the store, and the keys of small tables as of such a count.
+        self._store_epoch = 0
+        self._small_ranges: dict[tuple[bytes, bytes], tuple[int, dict[bytes, Cell | None]]] = {}
         #: When each of the dropped tables, indexes and views was dropped.
         self._dropped_ts: dict[int, int] = {}
         #: Every version at or below it is in the store; every log record up to the lsn too.
@@ -259,23 +262,42 @@ class Ltm:
         while True:
             # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
             moving = set(versions.keys_between(start, stop))
-            cells: list[Cell] = []
-            if start <= versions.stored_max:
-                cells = self._store.scan(start, stop, at, PAGE_CELLS)
-            whole = len(cells) < PAGE_CELLS
-            last = stop if whole else cells[-1].key + b"\0"
-            stored = {cell.key: cell for cell in cells}
-            keys = sorted(stored.keys() | {key for key in moving if key < last}) if moving else list(stored)
+            stored = self._stored_page(versions, start, stop)
+            whole = len(stored) < PAGE_CELLS
+            last = stop if whole else max(stored) + b"\0"
+            keys = sorted(moving.union(stored)) if moving else list(stored)
             for key in keys:
+                if key >= last:
+                    break
                 version = versions.at(key, at)
                 if version is None:
+                    cell = stored.get(key)
                     # A key that was in memory a moment ago may have a newer version in the store than the page shows.
-                    version = _version(versions, self._store.get(key, at) if key in moving else stored[key])
-                if version[1] is not None:
-                    yield key, version[1]
+                    if cell is None or key in moving or cell.commit_ts > at:
+                        row = self._read_stored(versions, key, at)
+                    else:
+                        row = _version(versions, cell)[1]
+                else:
+                    row = version[1]
+                if row is not None:
+                    yield key, row
             if whole:
                 return
             start = last
+
+    def _stored_page(self, versions: TableVersions[T], start: bytes, stop: bytes) -> dict[bytes, Cell | None]:
+        """Up to PAGE_CELLS keys of the range that the store has, with their newest version or None: to be read."""
+        if start > versions.stored_max:
+            return {}
+        known = self._small_ranges.get((start, stop))
+        epoch = self._store_epoch
+        if known is not None and known[0] == epoch:
+            return known[1]
+        cells: dict[bytes, Cell | None] = {c.key: c for c in self._store.scan(start, stop, NEWEST, PAGE_CELLS)}
+        if len(cells) < PAGE_CELLS and (start, stop) == table_range(versions.table_id):
+            # A small table or view, read as a whole again and again: its keys stay the same until the next checkpoint.
+            self._small_ranges[start, stop] = (epoch, dict.fromkeys(cells))
+        return cells
 
     def _stored_range(self, start: bytes, stop: bytes, at: int) -> Iterator[Cell]:
         while True:
@@ -331,6 +353,7 @@ class Ltm:
             writing.close()
         with self.lock:
             self._load_epoch += 1
+            self._store_epoch += 1
             self.stored_ts = frozen_ts
             self._stored_lsn = lsn
             forgotten = [versions.checkpointed(writing.max_keys.get(versions.table_id, b"")) for versions in frozen]
