@@ -1,0 +1,100 @@
+"""An open database and the processes around it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import viewtide as vt
+from viewtide.ltm.fair_lock import FairLock
+
+
+def in_child(work: object) -> int:
+    """Run a function in a forked child; its exit code: 0 if it returned, 7 if it raised InterfaceError."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()  # type: ignore[operator]
+        except vt.InterfaceError:
+            os._exit(7)
+        except BaseException:
+            os._exit(8)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_cannot_touch_its_parents_database(db_path: Path) -> None:
+    with vt.connect(db_path) as db:
+        db.create_table("t", {"id": int}, key="id")
+
+        def write() -> None:
+            with db.transaction() as tx:
+                tx.insert("t", {"id": 1})
+
+        assert in_child(write) == 7
+        assert in_child(lambda: db.snapshot()) == 7
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 2})
+    with vt.connect(db_path) as db, db.snapshot() as snapshot:
+        assert [row["id"] for row in snapshot.scan("t")] == [2]
+
+
+def test_a_child_that_outlives_its_parents_database_does_not_keep_it_locked(db_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    with vt.connect(db_path):
+        child = os.fork()
+        if child == 0:
+            os.close(write_end)
+            os.read(read_end, 1)
+            os._exit(0)
+    os.close(read_end)
+    try:
+        with vt.connect(db_path) as db:
+            assert db.tables() == []
+    finally:
+        os.close(write_end)
+        os.waitpid(child, 0)
+
+
+def test_a_failed_checkpoint_stops_the_database_but_not_its_callers(
+    db_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failure nothing is acknowledged any more; what was, is there after a new start."""
+    db = vt.connect(db_path)
+    db.create_table("t", {"id": int}, key="id")
+    with db.transaction() as tx:
+        tx.insert("t", {"id": 1})
+
+    def fail(*_: object) -> None:
+        raise vt.OperationalError("the disk is gone")
+
+    monkeypatch.setattr(db._engine.ltm._store, "write", fail)
+    with pytest.raises(vt.OperationalError, match="the disk is gone"):
+        db._engine.checkpoint()
+    with pytest.raises(vt.OperationalError, match="stopped after a failure"), db.transaction() as tx:
+        tx.insert("t", {"id": 2})
+    db.close()
+    with vt.connect(db_path) as db, db.snapshot() as snapshot:
+        assert [row["id"] for row in snapshot.scan("t")] == [1]
+
+
+def test_a_fair_lock_is_taken_in_turns() -> None:
+    """Who releases it and takes it again at once waits behind the one that was waiting."""
+    lock, order = FairLock(), []
+    lock.acquire()
+    other = threading.Thread(target=lambda: (lock.acquire(), order.append("other"), lock.release()))
+    other.start()
+    while not lock._turnstile.locked():
+        threading.Event().wait(0.001)  # until the other one stands in the turnstile
+    assert not lock.try_acquire()
+    lock.release()
+    with lock:
+        order.append("first again")
+    other.join()
+    assert order == ["other", "first again"]
+    assert lock.try_acquire()
+    assert not lock.try_acquire()
+    lock.release()
