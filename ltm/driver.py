@@ -32,7 +32,7 @@ NEWEST = 2**64 - 1
 SLICE_CELLS_MIN = 100
 SLICE_CELLS_MAX = 2_000
 #: A checkpoint writes so many cells for each row that writers write meanwhile: it must end before the next is due.
-SLICE_CELLS_PER_ROW = 6
+SLICE_CELLS_PER_ROW = 4
 #: Changed rows whose index entries are made while writers wait, at least: about 1 ms of their time.
 FOLD_ROWS = 500
 #: Log bytes since the last checkpoint that start the next one, whatever the number of rows.
@@ -319,10 +319,13 @@ class Ltm:
         return self._dirty(2)
 
     def _dirty(self, times: int) -> bool:
-        """Is there so many times what a checkpoint takes? Rows written again and again count once."""
+        """Is there so many times what a checkpoint takes? Rows written again and again count once, index entries not:
+        they come and go with their rows."""
         limit = times * self._checkpoint_rows
         if self._dirty_rows >= limit:
-            self._dirty_rows = sum(len(versions.dirty) for versions in self.tables.versions.values())
+            tables = self.tables
+            kept = [*tables.by_id.values(), *tables.views_by_id.values()]
+            self._dirty_rows = sum(len(rows.versions.dirty) for rows in kept)
         return self._dirty_rows >= limit or self._dirty_log_bytes >= times * CHECKPOINT_LOG_BYTES
 
     def checkpoint(self) -> None:
