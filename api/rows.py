@@ -51,8 +51,8 @@ class Row(Mapping[str, object]):
     __slots__ = ("_columns", "_values")
 
     def __init__(self, columns: Columns, values: tuple[object, ...]) -> None:
-        object.__setattr__(self, "_columns", columns)
-        object.__setattr__(self, "_values", values)
+        _set_columns(self, columns)
+        _set_values(self, values)
 
     _columns: Columns
     _values: tuple[object, ...]
@@ -98,6 +98,11 @@ class Row(Mapping[str, object]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)
+
+
+#: The way past __setattr__.
+_set_columns = Row.__dict__["_columns"].__set__
+_set_values = Row.__dict__["_values"].__set__
 
 
 class Result(Sequence[Row]):

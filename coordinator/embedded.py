@@ -224,6 +224,9 @@ class Engine:
         self._batch = batch
         with ltm.lock:
             queue = self._queue
+            if len(queue) == 1:
+                batch.append(queue.popleft())
+                self._execute(batch.copy())
             group = _Group()
             while queue and len(batch) < BATCH_TRANSACTIONS_MAX and not ltm.flush_full:
                 pending = queue.popleft()

@@ -266,6 +266,10 @@ class Ltm:
             whole = len(stored) < PAGE_CELLS
             last = stop if whole else max(stored) + b"\0"
             keys = sorted(moving.union(stored)) if moving else list(stored)
+            seen = versions.rows_at(keys, at) if whole and len(keys) < PAGE_CELLS else None
+            if seen is not None:
+                yield from [item for item in seen if item[1] is not None]  # type: ignore[misc]  # None was left out
+                return
             for key in keys:
                 if key >= last:
                     break
@@ -323,9 +327,9 @@ class Ltm:
         they come and go with their rows."""
         limit = times * self._checkpoint_rows
         if self._dirty_rows >= limit:
-            tables = self.tables
-            kept = [*tables.by_id.values(), *tables.views_by_id.values()]
-            self._dirty_rows = sum(len(rows.versions.dirty) for rows in kept)
+            kept = [rows.versions for rows in self.tables.by_id.values()]
+            kept += [rows.versions for rows in self.tables.views_by_id.values()]
+            self._dirty_rows = sum(len(versions.dirty) for versions in kept)
         return self._dirty_rows >= limit or self._dirty_log_bytes >= times * CHECKPOINT_LOG_BYTES
 
     def checkpoint(self) -> None:

@@ -181,6 +181,21 @@ class TableVersions(Generic[R]):
                 version = version[2]
         return ABSENT if key > self.stored_max else None
 
+    def rows_at(self, keys: Iterable[bytes], ts: int) -> list[tuple[bytes, R | None]] | None:
+        """What a reader at `ts` sees of these keys, None where there is no row; None for all if one is not in memory.
+        Written out: small views are read as a whole again and again."""
+        in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
+        rows = []
+        for key in keys:
+            version = in_dirty(key) or in_frozen(key) or in_young(key) or in_old(key)
+            if version is None or version[0] > ts:
+                # Not here, or newer: the careful way.
+                version = self.at(key, ts)
+                if version is None:
+                    return None
+            rows.append((key, version[1]))
+        return rows
+
     def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
         """The keys of the dirty and frozen layers in start <= key < stop, in order."""
         dirty = self.dirty
