@@ -407,7 +407,10 @@ class IndexVersions(TableVersions[bytes]):
     def checkpointed(self, max_key: bytes) -> dict[bytes, Version[bytes]]:
         self._by_prefix_frozen = {}
         self._stored = {}
-        return super().checkpointed(max_key)
+        self.stored_max = max(self.stored_max, max_key)
+        # Entries are read from the store by prefix, never one by one: there is no use in keeping them.
+        forgotten, self.frozen, self.frozen_replaced = self.frozen, {}, {}
+        return forgotten
 
     def age(self) -> dict[bytes, Version[bytes]]:
         self._stored = {}
