@@ -408,8 +408,9 @@ class IndexVersions(TableVersions[bytes]):
         self._by_prefix_frozen = {}
         self._stored = {}
         self.stored_max = max(self.stored_max, max_key)
-        # Entries are read from the store by prefix, never one by one: there is no use in keeping them.
-        forgotten, self.frozen, self.frozen_replaced = self.frozen, {}, {}
+        # Entries are read from the store by prefix: there is no use in keeping them, and what was kept is outdated now.
+        forgotten = self.frozen
+        self.young, self.old, self.frozen, self.frozen_replaced = {}, {}, {}, {}
         return forgotten
 
     def age(self) -> dict[bytes, Version[bytes]]:
