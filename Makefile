@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := $(VENV)/bin
 # Test processes beside each other (pytest-xdist); 0 runs the tests in one process.
-WORKERS ?= 0
+WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 
