@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from . import database as blocking
 from .changetables.builder import Query
-from .changetables.errors import Error
+from .changetables.errors import Error, InterfaceError
 from .config import CACHE_ROWS
 from .reads import NO_KEY, Reads, Snapshot, ViewReads
 from .rows import Result, Row, Token
@@ -220,6 +221,8 @@ class AsyncDatabase:
         self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """As `Database.run`, for a coroutine function."""
+        if not inspect.iscoroutinefunction(function):
+            raise InterfaceError("run takes a coroutine function here", hint="write it with async def")
         give_up = time.monotonic() + blocking.RUN_DEADLINE_MS / 1000
         for backoff_ms in blocking.backoffs_ms():
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import random
 import threading
@@ -90,6 +91,8 @@ def connect(target: str | os.PathLike[str], *, cache_rows: int = CACHE_ROWS) -> 
         raise InterfaceError(f"connect takes a directory or 'memory:', not {target!r}")
     if name == "memory:":
         return Database(open_memory(config))
+    if name == ":memory:":
+        raise InterfaceError("':memory:' is SQLite's word", hint="use 'memory:' for a private database in memory")
     scheme = name.partition("://")[0] if "://" in name else ""
     if scheme:
         raise NotSupportedError(f"{scheme}:// is not available yet", hint="give a directory or 'memory:'")
@@ -139,6 +142,10 @@ class Database:
 
         The function may run more than once, so it should have no other effects than its transaction's.
         """
+        if inspect.iscoroutinefunction(function):
+            raise InterfaceError(
+                "run takes a plain function", hint="use viewtide.aio.connect() for coroutine functions"
+            )
         give_up = time.monotonic() + RUN_DEADLINE_MS / 1000
         for backoff_ms in backoffs_ms():
             try:
@@ -177,6 +184,8 @@ class Database:
         draft = Table(0, name, made, ())
         key_positions = _positions(draft, key)
         made = tuple(replace(item, nullable=item.nullable and i not in key_positions) for i, item in enumerate(made))
+        if isinstance(indexes, str):
+            raise InterfaceError("indexes must be a list", hint=f"like indexes=[{indexes!r}]")
         wanted = [_positions(draft, index) for index in indexes]
         if len(set(wanted)) != len(wanted):
             raise ProgrammingError(f"table {name!r} has the same index twice")
@@ -359,8 +368,8 @@ class Database:
     def _refuse_dependents(self, what: str, views: Sequence[CatalogView]) -> None:
         if views:
             names = ", ".join(repr(view.name) for view in views)
-            depend = "depends" if len(views) == 1 else "depend"
-            raise ProgrammingError(f"cannot {what}: {names} {depend} on it", hint="drop it first")
+            depend, them = ("depends", "it") if len(views) == 1 else ("depend", "them")
+            raise ProgrammingError(f"cannot {what}: {names} {depend} on it", hint=f"drop {them} first")
 
     def _has_rows(self, name: str) -> bool:
         rows = self._engine.ltm.tables.by_name[name]
@@ -384,7 +393,7 @@ def _column(table: str, name: str, spec: object) -> Column:
     made = Column(name, type_of(spec.type), bool(spec.nullable))
     if spec.default is None:
         return made
-    return replace(made, default=coerce(made, spec.default, table), has_default=True)
+    return replace(made, default=coerce(made, spec.default, f"{table}.{name}"), has_default=True)
 
 
 def _positions(table: Table, columns: str | Sequence[str]) -> tuple[int, ...]:

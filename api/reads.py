@@ -333,6 +333,8 @@ class ViewReads:
     def __init__(self, reads: Reads, name: str) -> None:
         self._reads = reads
         self._reads._begin()
+        if name not in reads._tables.views and name in reads._ltm.tables.views:
+            raise ProgrammingError(f"view {name!r} is newer than this {reads._what}", hint="begin a new one")
         self._rows = view_rows(name, reads._tables)
         self.name = name
 
@@ -426,6 +428,8 @@ def view_columns(rows: ViewRows) -> Columns:
 
 def view_rows(name: str, tables: Tables) -> ViewRows:
     rows = tables.views.get(name)
+    if rows is None and name in tables.by_name:
+        raise ProgrammingError(f"{name!r} is a table", hint="read it with get, find or scan in a transaction")
     if rows is None or not rows.view.ready_ts:
         raise ProgrammingError(f"there is no view {name!r}", hint=nearest(name, tables.views))
     return rows

@@ -162,7 +162,7 @@ def check_refresh(refresh: object) -> Literal["sync"]:
     if refresh == "sync":
         return "sync"
     if isinstance(refresh, str):
-        if refresh != "manual":
+        if refresh not in ("manual", "deferred"):
             milliseconds(refresh)
         raise NotSupportedError(f"deferred refresh ({refresh!r}) is not available yet", hint='use refresh="sync"')
     raise InterfaceError(f"refresh must be text such as 'sync', not {refresh!r}")
