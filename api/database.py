@@ -237,7 +237,7 @@ class Database:
                 )
             users = [view for view in self._views_on(before) if _uses(view.definition, table, position)]
             self._refuse_dependents(f"drop column {name!r} of table {table!r}", users)
-            dropped = replace(before.columns[position], dropped=True, nullable=True, default=None, has_default=False)
+            dropped = replace(before.columns[position], dropped=True, nullable=True)
             columns = (*before.columns[:position], dropped, *before.columns[position + 1 :])
             after = replace(before, columns=columns)
             self._engine.change_catalog(lambda catalog: catalog.with_table(after))
@@ -278,7 +278,7 @@ class Database:
             self._check_free(name)
             bound = self._bind(definition)
             for table, positions in needed_indexes(bound, self._catalog().tables):
-                if not any(index.columns == positions for index in self._catalog().tables[table].indexes):
+                if not any(i.columns == positions and i.ready for i in self._catalog().tables[table].indexes):
                     self._create_index(self._catalog().tables[table], positions)
             text = definition if isinstance(definition, str) else repr(definition)
             view = CatalogView(self._catalog().next_id, name, bound, mode, text)

@@ -80,7 +80,10 @@ class DirectoryLock:
     """One process per directory, and one opener in it. The kernel frees it when its holder dies."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._file = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise OperationalError(f"{directory} cannot be opened: {error.strerror}", hint="check its owner") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

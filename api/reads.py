@@ -40,6 +40,7 @@ class Reads:
     of everything that was read (`_read_key`, `_read_range`)."""
 
     _what = "snapshot"
+    _snapshot: int | None = None
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -155,7 +156,8 @@ class Reads:
 
     def __del__(self) -> None:
         # A transaction that was dropped without an end must not keep old versions alive.
-        self._ltm.horizon.unpin(self._reader)
+        if self._snapshot is not None:
+            self._ltm.horizon.unpin(self._reader)
 
     def _check_open(self) -> None:
         if self._ended is not None:
@@ -338,13 +340,6 @@ class ViewReads:
         self._rows = view_rows(name, reads._tables)
         self.name = name
 
-    def __enter__(self) -> ViewReads:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """The end of the snapshot that this view is read in."""
-        self._reads._end("closed")
-
     def get(self, key: object = NO_KEY, /, **columns: object) -> Row | None:
         """The row of this group; without GROUP BY, `get()` gives the one row."""
         reads, plan = self._reads, self._rows.plan
@@ -376,6 +371,16 @@ class ViewReads:
         found = list(itertools.islice((plan.output(values) for _, values in stored if plan.present(values)), limit))
         empty = plan.empty_output()
         return [empty] if not found and empty is not None and limit != 0 else found
+
+
+class OneViewRead(ViewReads):
+    """A view with a snapshot of its own, which ends with it."""
+
+    def __enter__(self) -> OneViewRead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reads._end("closed")
 
 
 def view_key(key_columns: tuple[tuple[str, object, bool], ...], key: object, columns: Mapping[str, object]) -> object:

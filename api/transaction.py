@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .changetables.errors import IntegrityError, InterfaceError
+from .changetables.errors import Error, IntegrityError, InterfaceError
 from .changetables.plan import Contribution
 from .changetables.types import Row as Values
 from .coordinator.embedded import check_table
@@ -140,8 +140,11 @@ class Transaction(Reads):
             return self._finish(self._begin())
         try:
             return self._finish(self._node.engine.commit(self._request))
-        except BaseException:
+        except Error:
             self._end("rolled back")
+            raise
+        except BaseException:
+            self._end("interrupted in its commit, which may have happened")
             raise
 
     async def commit_async(self) -> Token:
@@ -151,8 +154,11 @@ class Transaction(Reads):
             return self._finish(self._begin())
         try:
             return self._finish(await self._node.engine.commit_async(self._request))
-        except BaseException:
+        except Error:
             self._end("rolled back")
+            raise
+        except BaseException:
+            self._end("interrupted in its commit, which may have happened")
             raise
 
     def rollback(self) -> None:
@@ -347,7 +353,8 @@ def _each(rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> Iterab
 
 
 def _repeated(keys: list[bytes]) -> bytes:
-    return next(key for number, key in enumerate(keys) if key in keys[:number])
+    seen: set[bytes] = set()
+    return next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
 
 
 def _exists_after(intent: Intent) -> bool:

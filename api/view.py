@@ -9,7 +9,7 @@ from .changetables.errors import InterfaceError, NotSupportedError
 from .changetables.keys import table_range
 from .changetables.recompute import recompute, same_bag
 from .durations import milliseconds
-from .reads import NO_KEY, Snapshot, ViewReads, view_rows
+from .reads import NO_KEY, OneViewRead, Snapshot, view_rows
 from .rows import Result, Row, Token
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class View:
             differences = tuple(same_bag(stored, expected))
             return VerifyReport(self.name, not differences, len(expected), differences, at)
 
-    def _reads(self, at_least: Token | None = None, max_lag: str | float | None = None) -> ViewReads:
+    def _reads(self, at_least: Token | None = None, max_lag: str | float | None = None) -> OneViewRead:
         """A read of its own; whoever calls it closes its snapshot."""
         if at_least is not None and not isinstance(at_least, Token):
             raise InterfaceError(f"at_least takes the token of a transaction, not {type(at_least).__name__}")
@@ -152,7 +152,7 @@ class View:
         # A synchronous view is never behind: every acknowledged commit is in it.
         snapshot = Snapshot(self._node)
         try:
-            return snapshot.view(self.name)
+            return OneViewRead(snapshot, self.name)
         except BaseException:
             snapshot.close()
             raise

@@ -42,16 +42,24 @@ def build_index(engine: Engine, table: str, columns: tuple[int, ...]) -> None:
         return catalog.with_table(replace(before, indexes=indexes))
 
     engine.change_catalog(add)
+    try:
+        _fill_index(engine, table, index.id)
+        engine.checkpoint()
+        engine.change_catalog(ready)
+    except BaseException:
+        engine.change_catalog(lambda catalog: catalog.without_index(table, index))
+        raise
+
+
+def _fill_index(engine: Engine, table: str, index_id: int) -> None:
     start, stop = table_range(engine.ltm.tables.by_name[table].table.id)
     while True:
         with engine.ltm.lock:
-            page = _add_entries(engine, table, index.id, start, stop)
+            page = _add_entries(engine, table, index_id, start, stop)
         if len(page) < PAGE_ROWS:
-            break
+            return
         start = page[-1] + b"\0"
         engine.checkpoint_if_due()
-    engine.checkpoint()
-    engine.change_catalog(ready)
 
 
 def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: bytes) -> list[bytes]:
@@ -62,7 +70,7 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
     ts = engine.draw_ts()
     page = list(itertools.islice(ltm.scan(rows.versions, start, stop, NEWEST), PAGE_ROWS))
     made = [(*entries.codec.prefix_and_entry(row, key), key) for key, row in page]
-    there = ltm.loaded(partial(entries.versions.newest_rows, [entry for _, entry, _ in made]))
+    there = ltm.newest_entries(entries.versions, [entry for _, entry, _ in made])
     for (prefix, entry, key), known in zip(made, there, strict=True):
         # What a writer made meanwhile is not made again: its removal would leave the older one behind.
         if known is None:
@@ -92,13 +100,14 @@ def build_view(engine: Engine, view: View) -> None:
 
 
 def _check_outputs(engine: Engine, view: View) -> None:
-    """What cannot be shown must not become a view: from here on writers see to it."""
-    rows = engine.ltm.tables.views[view.name]
+    """What cannot be shown must not become a view."""
+    with engine.ltm.lock:
+        rows = engine.ltm.tables.views[view.name]
+        rows.checked = True  # from here on writers look at what they change; the rest is looked at now
     if rows.plan.fallible:
-        with engine.ltm.lock:
-            for _, row in engine.ltm.scan(rows.versions, *table_range(view.id), NEWEST):
-                if rows.plan.present(row):
-                    rows.plan.output(row)
+        for _, row in engine.ltm.scan(rows.versions, *table_range(view.id), NEWEST):
+            if rows.plan.present(row):
+                rows.plan.output(row)
 
 
 def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contribution]]:

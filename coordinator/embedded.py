@@ -15,7 +15,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from ..changetables.errors import CommitUnknown, DataError, Error, InternalError, OperationalError, TransactionConflict
+from ..changetables.errors import (
+    CommitUnknown,
+    DataError,
+    Error,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    TransactionConflict,
+)
 from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
 from ..ltm.tables import TableRows, Tables
@@ -46,6 +54,10 @@ class _Pending:
     def wake(self) -> None:
         """Tell the owner that it is decided, or, if `leads`, that it is to lead."""
         raise NotImplementedError
+
+    def call_home(self, function: Callable[[], None]) -> bool:
+        """Have a function called by the owner's loop; False if there is none."""
+        return False
 
     def outcome(self) -> int:
         if self.error is not None:
@@ -78,8 +90,15 @@ class _TaskPending(_Pending):
     def wake(self) -> None:
         if threading.get_ident() == self.home:
             self._tell()
-        elif not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._tell)
+        else:
+            self.call_home(self._tell)
+
+    def call_home(self, function: Callable[[], None]) -> bool:
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return False  # the loop was closed: nobody waits there any more
+        return True
 
     def _tell(self) -> None:
         if not self.decision.done():
@@ -149,13 +168,27 @@ class Engine:
     def commit(self, request: Request) -> int:
         """Commit from a thread; returns commit_ts once it is durable."""
         pending = _ThreadPending(request)
-        self._queue.append(pending)
-        if not self._leader.acquire(blocking=False):
-            pending.sleep()
-            if not pending.leads:
-                return pending.outcome()
-        self._lead(pending)
+        self._enqueue(pending)
+        if self._leader.acquire(blocking=False):
+            self._lead(pending)
+            return pending.outcome()
+        interrupt: BaseException | None = None
+        while not (pending.decided or pending.leads):
+            try:
+                pending.sleep()
+            except BaseException as error:  # Ctrl-C: it is queued all the same, and others may hand it the lead
+                interrupt = error
+        if pending.leads and not pending.decided:
+            self._lead(pending)
+        if interrupt is not None:
+            raise interrupt
         return pending.outcome()
+
+    def _enqueue(self, pending: _Pending) -> None:
+        if pending.request.snapshot is not None:
+            # Until it is decided, whoever waits for it: validation needs the versions since its snapshot.
+            self.ltm.horizon.pins[-id(pending)] = pending.request.snapshot
+        self._queue.append(pending)
 
     async def commit_async(self, request: Request) -> int:
         """Commit from a task: everything that the tasks of this loop commit in one turn goes into one flush.
@@ -164,10 +197,8 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         pending = _TaskPending(request, loop)
-        first = not self._queue
-        self._queue.append(pending)
-        if first:
-            loop.call_soon(self._lead_if_free)
+        self._enqueue(pending)
+        loop.call_soon(self._lead_if_free)
         await pending.decision
         return pending.outcome()
 
@@ -182,27 +213,30 @@ class Engine:
                 for pending in self._run_batch():
                     if pending is not own:
                         pending.wake()
+                self._batch = []
                 if own is not None and not own.decided:
                     continue
-                if self._hand_on():
+                if self._hand_on(own):
                     return
         except BaseException as error:  # an interrupt in the thread that leads: what was in flight is unknown
             self._abandon(error, own)
             raise
 
-    def _hand_on(self) -> bool:
-        """Let go of the lead; False if it has to be kept, because only tasks are waiting or somebody just came."""
-        queue = self._queue
-        if queue:
-            if queue[0].can_lead:
-                heir = queue[0]
-                heir.leads = True
-                heir.wake()
-                return True
+    def _hand_on(self, own: _Pending | None) -> bool:
+        """Let go of the lead; False if it has to be kept: the loop serves its own tasks, or somebody just came."""
+        waiting = list(self._queue)
+        heir = next((pending for pending in waiting if pending.can_lead), None)
+        if heir is not None:
+            heir.leads = True
+            heir.wake()
+            return True
+        if waiting and own is None:
             return False
         self._leader.release()
+        if waiting and waiting[0].call_home(self._lead_if_free):
+            return True
         # Who queued up after the last look found the lead taken and sleeps.
-        return not queue or not self._leader.acquire(blocking=False)
+        return not self._queue or not self._leader.acquire(blocking=False)
 
     def _abandon(self, error: BaseException, own: _Pending | None) -> None:
         self._fail(error)
@@ -238,19 +272,19 @@ class Engine:
             self._execute(group.pendings)
             try:
                 ltm.flush()
-            except OperationalError as error:
+            except Error as error:
                 self._fail(error)
                 for pending in batch:
-                    if pending.error is None:
-                        pending.error = CommitUnknown(
-                            f"the commit log failed: {error}",
-                            hint="reopen the database to see whether it was committed",
-                        )
+                    # Also those that were refused: perhaps because of a transaction that is not durable now.
+                    pending.error = CommitUnknown(
+                        f"the commit log failed: {error}", hint="reopen the database to see whether it was committed"
+                    )
         self.flushes_count += 1
         for pending in batch:
+            if pending.request.snapshot is not None:
+                ltm.horizon.unpin(-id(pending))
             pending.decided = True
             self.commits_count += pending.error is None
-        self._batch = []
         if ltm.checkpoint_due or ltm.log_wants_spare:
             self._background_wanted.set()
         return batch
@@ -355,7 +389,11 @@ class Engine:
             catalog = change(self.ltm.tables.catalog, ts)
             try:
                 self.ltm.change_catalog(catalog, ts)
-            except OperationalError as error:
+            except Error as error:
+                if isinstance(error, OperationalError):
+                    self._fail(error)
+                raise
+            except BaseException as error:  # an interrupt: the log may have it, memory not
                 self._fail(error)
                 raise
             if pin is not None:
@@ -388,9 +426,9 @@ class Engine:
             self._background_wanted.clear()
             if self._closing or self._failure is not None:
                 return
+            if self.ltm.log_wants_spare:
+                self.ltm.prepare_log()
             try:
-                if self.ltm.log_wants_spare:
-                    self.ltm.prepare_log()
                 if self.ltm.checkpoint_due:
                     self.checkpoint()
             except Error as error:
@@ -419,7 +457,9 @@ class Engine:
             if self._failure is None:
                 self.checkpoint()
         finally:
-            self.ltm.close()
+            with self.ltm.lock:
+                self._fail(InterfaceError("the database is closed"))
+                self.ltm.close()
 
 
 def check_table(name: str, used: TableRows, request: Request, tables: Tables) -> None:

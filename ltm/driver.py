@@ -138,18 +138,22 @@ class Ltm:
         self._dirty_rows += rows_count
 
     def change_catalog(self, catalog: Catalog, ts: int) -> None:
-        """Log a new catalog, durable at once, and go on with it."""
+        """Log a new catalog, durable at once, and go on with it.
+
+        It is compiled first: what cannot be compiled must not be in the log. A raise after that is a failure.
+        """
+        tables = Tables(catalog, self.horizon, self.tables)
         self._buffer.append(pack((_CATALOG, ts, self._stored_lsn, catalog_to_plain(catalog))))
         self._buffer_ts = ts
         self.flush()
-        self._adopt(catalog)
+        self._adopt(tables)
 
-    def _adopt(self, catalog: Catalog) -> None:
+    def _adopt(self, tables: Tables) -> None:
         """Go on with a new catalog. A reader that has the new tables must find whole rows, so those come first; one
         that still has the old tables cuts rows that are longer."""
-        before = self.tables
-        tables = Tables(catalog, self.horizon, before)
+        before, catalog = self.tables, tables.catalog
         self._load_epoch += 1
+        self._small_ranges.clear()
         for table_id, rows in tables.by_id.items():
             known = before.by_id.get(table_id)
             if known is not None and len(known.table.columns) != len(rows.table.columns):
@@ -170,7 +174,11 @@ class Ltm:
     def prepare_log(self) -> None:
         """Make the next log segment ahead of need; called in the background."""
         self._spare_log_bytes = 0
-        self._log.prepare()
+        try:
+            self._log.prepare()
+        except OperationalError as error:
+            # The log is still whole: the flush that needs the segment tries again, and says if it cannot have it.
+            self._report(str(error))
 
     def load(self, need: NotLoaded) -> None:
         """Bring rows into memory that a machine asked for."""
@@ -243,6 +251,15 @@ class Ltm:
     def stored(self, keys: list[bytes]) -> list[Cell | None]:
         """The newest versions that the last checkpoint left in the store."""
         return self._store.get_many(keys, NEWEST)
+
+    def newest_entries(self, entries: IndexVersions, keys: list[bytes]) -> list[bytes | None]:
+        """The primary key that each of these entries holds, None where there is no entry. The caller holds the lock."""
+        stored = self.stored(keys) if keys and min(keys) <= entries.stored_max else [None] * len(keys)
+        found = []
+        for key, cell in zip(keys, stored, strict=True):
+            version = entries.dirty.get(key) or entries.frozen.get(key)
+            found.append(version[1] if version is not None else None if cell is None else cell.value)
+        return found
 
     def catch_up(self, entries: IndexVersions) -> None:
         """An index notes changes and makes its entries later: now."""
@@ -376,7 +393,7 @@ class Ltm:
     def _drop_cells(self, dropped: tuple[int, ...]) -> None:
         """Delete the cells of what was dropped, once nobody reads below the drop."""
         oldest = self.horizon.oldest()
-        ids = tuple(table_id for table_id in dropped if self._dropped_ts[table_id] <= oldest)
+        ids = tuple(table_id for table_id in dropped if self._dropped_ts[table_id] < oldest)
         for table_id in ids:
             self._store.drop_range(*table_range(table_id))
         if ids:
@@ -413,7 +430,7 @@ class Ltm:
                 f"the commit log ends at {self._log.last_lsn}, but the store was written at {lsn}: files are missing",
                 hint="restore log and store from one backup",
             )
-        self._adopt(catalog_from_plain(unpack(catalog)))
+        self._adopt(Tables(catalog_from_plain(unpack(catalog)), self.horizon, self.tables))
         self.horizon.durable_ts = self.horizon.sealed_ts = self.stored_ts
         self._note_stored_keys()
         for record in self._log.read(lsn + 1):
@@ -435,7 +452,7 @@ class Ltm:
                     f"the store is older (log position {self._stored_lsn}) than the commit log expects ({stored_lsn})",
                     hint="the last checkpoint was lost: restore log and store from one backup",
                 )
-            self._adopt(catalog_from_plain(plain))
+            self._adopt(Tables(catalog_from_plain(plain), self.horizon, self.tables))
         else:
             record = _record(item)
             ts = record.commit_ts

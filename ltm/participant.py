@@ -57,8 +57,7 @@ class Participant:
                 answers.append(_by_key(rows.versions, look_up.keys, mine))
             else:
                 entries = self.tables.indexes[look_up.index][1]
-                added = rows_by_prefix(entries, mine) if mine else {}
-                answers.append([_by_prefix(rows, entries, prefix, mine, added) for prefix in look_up.keys])
+                answers.append(_by_prefixes(rows, entries, look_up.keys, mine))
         return answers
 
     # -- the commit
@@ -71,7 +70,7 @@ class Participant:
             old = view.versions.newest_rows([item.key for item in contributions])
             refresh = view.plan.refresh
             rows = [(item.key, before, refresh(before, item)) for item, before in zip(contributions, old, strict=True)]
-            if view.plan.fallible and view.view.ready_ts:
+            if view.plan.fallible and view.checked:
                 for _, _, row in rows:
                     if row is not None and view.plan.present(row):
                         view.plan.output(row)  # a DataError belongs to the writer, not to whoever reads the view later
@@ -109,18 +108,18 @@ def _by_key(versions: RowVersions, keys: list[bytes], mine: Mapping[bytes, Row |
     return [mine[key] if key in mine else next(theirs) for key in keys]
 
 
-def _by_prefix(
-    rows: TableRows,
-    entries: IndexEntries,
-    prefix: bytes,
-    mine: Mapping[bytes, Row | None],
-    added: Mapping[bytes, list[Row]],
-) -> list[Row]:
-    keys = entries.versions.primary_keys(prefix)
-    if mine:
-        keys = [key for key in keys if key not in mine]
-    found = rows.versions.newest_rows(keys)
-    return [*(row for row in found if row is not None), *added.get(prefix, ())]
+def _by_prefixes(
+    rows: TableRows, entries: IndexEntries, prefixes: list[bytes], mine: Mapping[bytes, Row | None]
+) -> list[list[Row]]:
+    """All prefixes at once: what is missing in memory is asked for at once too."""
+    entries.versions.must_load(prefixes)
+    keys = [[key for key in entries.versions.primary_keys(prefix) if key not in mine] for prefix in prefixes]
+    found = iter(rows.versions.newest_rows([key for some in keys for key in some]))
+    added = rows_by_prefix(entries, mine) if mine else {}
+    return [
+        [*(row for _ in some if (row := next(found)) is not None), *added.get(prefix, ())]
+        for prefix, some in zip(prefixes, keys, strict=True)
+    ]
 
 
 def rows_by_prefix(entries: IndexEntries, own: Mapping[bytes, Row | None]) -> dict[bytes, list[Row]]:

@@ -30,6 +30,8 @@ class ViewRows:
     view: View
     plan: ViewPlan
     versions: RowVersions
+    #: Every row has an output; a writer whose change would leave one without is refused.
+    checked: bool = False
     #: What the API shows of a row (names, types); the API makes it on first use.
     header: object = None
 
@@ -95,7 +97,7 @@ class Tables:
         else:
             plan = compile_view(view.name, view.id, view.definition, sources)
         versions = known.versions if known else RowVersions(view.id, horizon, make_pack(), _decode_view_row)
-        rows = ViewRows(view, plan, versions)
+        rows = ViewRows(view, plan, versions, checked=view.ready_ts > 0 or (known is not None and known.checked))
         self.views[view.name] = self.views_by_id[view.id] = rows
         self.versions[view.id] = versions
         for name in plan.tables:

@@ -364,30 +364,39 @@ class IndexVersions(TableVersions[bytes]):
         if key in self.dirty:
             self.put(key, ts, primary_key, replaces=False)
             return
-        self.dirty[key] = (ts, primary_key, None)
-        if primary_key is None:
-            # Only a removed entry leaves garbage: before a new one there is nothing, or a tombstone with its own note.
-            self.replaced[key] = 0
+        # In this order: after an interrupt the entry is made again, and a key that stands twice under its prefix does
+        # no harm, one that is missing there would never be found.
         entries = self._by_prefix.get(prefix)
         if entries is None:
             self._by_prefix[prefix] = [key]
         else:
             entries.append(key)
+        if primary_key is None:
+            # Only a removed entry leaves garbage: before a new one there is nothing, or a tombstone with its own note.
+            self.replaced[key] = 0
+        self.dirty[key] = (ts, primary_key, None)
+
+    def admit(self, key: bytes, version: Version[bytes]) -> None:
+        """Entries are read from the store by prefix: single ones are not kept, they would be outdated one day."""
+
+    def must_load(self, prefixes: Iterable[bytes]) -> None:
+        """Raise NotLoaded for those of the prefixes whose stored entries are not in memory, all at once."""
+        missing = [prefix for prefix in prefixes if prefix < self.stored_max and prefix not in self._stored]
+        if missing:
+            raise NotLoaded(self.table_id, [], list(dict.fromkeys(missing)))
 
     def primary_keys(self, prefix: bytes) -> list[bytes]:
         """The primary keys of the newest rows under `prefix`, in key order."""
         if self._later:
             self.fold()
         found: dict[bytes, bytes | None] = {}
-        if prefix < self.stored_max:
-            stored = self._stored.get(prefix)
-            if stored is None:
-                raise NotLoaded(self.table_id, [], [prefix])
-            found.update(stored)
+        self.must_load((prefix,))
+        found.update(self._stored.get(prefix, ()))
         for key in self._by_prefix_frozen.get(prefix, ()):
             found[key] = self.frozen[key][1]
         for key in self._by_prefix.get(prefix, ()):
-            found[key] = self.dirty[key][1]
+            if key in self.dirty:
+                found[key] = self.dirty[key][1]
         return [found_key for _, found_key in sorted(found.items()) if found_key is not None]
 
     def admit_prefix(self, prefix: bytes, entries: list[tuple[bytes, bytes]]) -> None:
@@ -408,9 +417,8 @@ class IndexVersions(TableVersions[bytes]):
         self._by_prefix_frozen = {}
         self._stored = {}
         self.stored_max = max(self.stored_max, max_key)
-        # Entries are read from the store by prefix: there is no use in keeping them, and what was kept is outdated now.
-        forgotten = self.frozen
-        self.young, self.old, self.frozen, self.frozen_replaced = {}, {}, {}, {}
+        # There is no use in keeping what is in the store: see `admit`.
+        forgotten, self.frozen, self.frozen_replaced = self.frozen, {}, {}
         return forgotten
 
     def age(self) -> dict[bytes, Version[bytes]]:

@@ -43,19 +43,22 @@ def test_a_forked_child_cannot_touch_its_parents_database(db_path: Path) -> None
 
 
 def test_a_child_that_outlives_its_parents_database_does_not_keep_it_locked(db_path: Path) -> None:
-    read_end, write_end = os.pipe()
+    stop_read, stop_write = os.pipe()
+    started_read, started_write = os.pipe()
     with vt.connect(db_path):
         child = os.fork()
         if child == 0:
-            os.close(write_end)
-            os.read(read_end, 1)
+            os.close(stop_write)
+            os.write(started_write, b"!")
+            os.read(stop_read, 1)
             os._exit(0)
-    os.close(read_end)
+        os.read(started_read, 1)
     try:
         with vt.connect(db_path) as db:
             assert db.tables() == []
     finally:
-        os.close(write_end)
+        for descriptor in (stop_read, stop_write, started_read, started_write):
+            os.close(descriptor)
         os.waitpid(child, 0)
 
 
