@@ -506,7 +506,8 @@ def row_codec(table: Table) -> RowCodec:
 
 
 def _older_value(column: Column) -> Value:
-    return None if column.dropped else column.default
+    """Also of a dropped column: a snapshot that is older than the drop still shows it."""
+    return column.default
 
 
 def _required(where: str) -> Callable[[], Value]:

@@ -481,7 +481,6 @@ class _Writing:
         self._oldest = oldest
         #: Whether nobody reads below anything that is written here.
         self._unread = frozen_ts <= oldest
-        self._held = False
         #: (superseding commit_ts, key, superseded commit_ts), complete when all cells were given; so is `removed`.
         self.notes: list[tuple[int, bytes, int]] = []
         self.removed: list[tuple[bytes, int]] = []
@@ -493,7 +492,6 @@ class _Writing:
             first = 0
             while first < len(keys):
                 self._ltm.lock.acquire()
-                self._held = True
                 slice_keys = sorted(keys[first : first + self._ltm.slice_cells()])
                 first += len(slice_keys)
                 self.max_keys[versions.table_id] = max(self.max_keys.get(versions.table_id, b""), slice_keys[-1])
@@ -503,9 +501,7 @@ class _Writing:
         self.close()
 
     def close(self) -> None:
-        if self._held:
-            self._held = False
-            self._ltm.lock.release()
+        self._ltm.lock.release_if_owned()
 
     def _cells(self, versions: TableVersions[T], keys: list[bytes]) -> list[Cell]:
         encode, frozen, oldest = versions.encode, versions.frozen, self._oldest

@@ -3,6 +3,9 @@
 Python's own lock may be taken again and again by the thread that just released it, while another one waits: a
 checkpoint that writes slice after slice would keep the writers out. Here whoever waits stands in a turnstile, and
 nobody passes it twice before the one inside has had the lock.
+
+Ctrl-C can come at any moment, also right after the lock was taken: then it is let go again. That is why the inner lock
+is one that knows its owner.
 """
 
 from __future__ import annotations
@@ -15,11 +18,20 @@ class FairLock:
 
     def __init__(self) -> None:
         self._turnstile = threading.Lock()
-        self._inside = threading.Lock()
+        self._inside = threading.RLock()
+
+    @property
+    def owned(self) -> bool:
+        """Whether the calling thread has it."""
+        return self._inside._is_owned()  # type: ignore[attr-defined, no-any-return]  # as threading.Condition asks it
 
     def acquire(self) -> None:
-        with self._turnstile:
-            self._inside.acquire()
+        try:
+            with self._turnstile:
+                self._inside.acquire()
+        except BaseException:
+            self.release_if_owned()
+            raise
 
     def try_acquire(self) -> bool:
         """Take the lock only if nobody has it and nobody waits for it."""
@@ -33,8 +45,17 @@ class FairLock:
     def release(self) -> None:
         self._inside.release()
 
+    def release_if_owned(self) -> None:
+        if self.owned:
+            self._inside.release()
+
     def __enter__(self) -> None:
-        self.acquire()
+        try:
+            with self._turnstile:
+                self._inside.acquire()
+        except BaseException:
+            self.release_if_owned()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self._inside.release()

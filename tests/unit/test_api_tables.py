@@ -771,3 +771,62 @@ def test_a_database_is_a_context_manager_and_closes_twice(db_path: Path) -> None
     assert "closed" in repr(db)
     with vt.connect(str(db_path)) as again:
         assert again.tables() == []
+
+
+def test_a_snapshot_that_is_older_than_the_drop_of_a_column_goes_on_showing_it(tmp_path: Path) -> None:
+    """Rows that were stored before the column came have its default, also after the drop."""
+    with vt.connect(tmp_path / "db") as db:
+        db.create_table("t", {"id": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", [{"id": 1}, {"id": 2}])
+        db._engine.checkpoint()
+        db.add_column("t", "c", vt.column(int, nullable=False, default=7))
+        with db.snapshot() as snapshot:
+            assert snapshot.get("t", 1) == {"id": 1, "c": 7}
+            db.drop_column("t", "c")
+            for _ in range(3):
+                for versions in db._engine.ltm.tables.versions.values():
+                    versions.age()
+            assert snapshot.get("t", 1) == {"id": 1, "c": 7}
+            assert snapshot.scan("t")[1] == {"id": 2, "c": 7}
+
+
+def test_an_interrupted_index_build_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with vt.connect(tmp_path / "db") as db:
+        db.create_table("t", {"id": int, "x": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", [{"id": number, "x": number % 3} for number in range(9)])
+        with monkeypatch.context() as patch:
+            patch.setattr("viewtide.coordinator.build._add_entries", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                db.create_index("t", "x")
+        db.create_index("t", "x")
+        with db.snapshot() as snapshot:
+            assert [row["id"] for row in snapshot.find("t", x=1)] == [1, 4, 7]
+
+
+def test_look_ups_through_an_index_that_is_in_the_store_are_one_load(tmp_path: Path) -> None:
+    """However many prefixes are missing in memory: asked for one by one, a transaction would take quadratic time."""
+    with vt.connect(tmp_path / "db") as db:
+        db.create_table("p", {"id": int, "c": str}, key="id")
+        db.create_table("e", {"id": int, "p": int}, key="id")
+        db.create_view("v", "SELECT p.c, COUNT(*) AS n FROM p JOIN e ON e.p = p.id GROUP BY p.c")
+        with db.transaction() as tx:
+            tx.insert("p", [{"id": number, "c": "a"} for number in range(300)])
+            tx.insert("e", [{"id": number, "p": number % 300} for number in range(600)])
+        for _ in range(4):
+            db._engine.checkpoint()
+        for _ in range(3):
+            for versions in db._engine.ltm.tables.versions.values():
+                versions.age()
+        loads = []
+        load = db._engine.ltm.load
+        db._engine.ltm.load = lambda need: (loads.append(need), load(need))  # type: ignore[method-assign, assignment]
+        with db.transaction() as tx:
+            for number in range(300):
+                tx.update("p", number, {"c": "b"})
+        assert len(loads) <= 4
+        assert db.view("v").get("b") == {"c": "b", "n": 600}

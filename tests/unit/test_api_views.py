@@ -468,3 +468,12 @@ def test_look_ups_larger_than_the_cache_end(monkeypatch: pytest.MonkeyPatch) -> 
             for number in range(4):
                 tx.update("products", number, {"name": "same"})
         assert view.rows() == [{"name": "same", "cost": sum(range(800)), "n": 800}]
+
+
+def test_a_view_in_a_transaction_is_no_context_manager() -> None:
+    """Its end would be that of the whole transaction, and the commit would silently be left out."""
+    with vt.connect("memory:") as db:
+        db.create_table("t", {"id": int}, key="id")
+        db.create_view("v", "SELECT COUNT(*) AS n FROM t")
+        with db.transaction() as tx:
+            assert not hasattr(tx.view("v"), "__exit__")

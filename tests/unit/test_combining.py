@@ -1,0 +1,155 @@
+"""Who leads, who waits: threads, tasks and interrupts around one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import viewtide as vt
+
+
+@pytest.fixture
+def db(db_path: Path) -> Iterator[vt.Database]:
+    with vt.connect(db_path) as db:
+        db.create_table("t", {"id": int}, key="id")
+        yield db
+
+
+class SlowLog:
+    """Holds up the next flush until it is let go."""
+
+    def __init__(self, db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        log = db._engine.ltm._log
+        append = log.append
+
+        def slow(payload: bytes) -> int:
+            monkeypatch.setattr(log, "append", append)
+            self.reached.set()
+            assert self.go_on.wait(30)
+            return append(payload)
+
+        monkeypatch.setattr(log, "append", slow)
+
+
+def insert(db: vt.Database, number: int) -> None:
+    with db.transaction() as tx:
+        tx.insert("t", {"id": number})
+
+
+def ids(db: vt.Database) -> list[object]:
+    with db.snapshot() as snapshot:
+        return [row["id"] for row in snapshot.scan("t")]
+
+
+def when_queued(db: vt.Database, count: int, then: Callable[[], None]) -> threading.Thread:
+    def watch() -> None:
+        while len(db._engine._queue) < count:
+            threading.Event().wait(0.001)
+        then()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    return watcher
+
+
+def test_an_interrupt_in_a_thread_that_waits_hangs_nobody(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is queued and may be handed the lead: it goes on waiting, leads if it must, and only then is interrupted."""
+    slow = SlowLog(db, monkeypatch)
+    leader = threading.Thread(target=insert, args=(db, 1))
+    leader.start()
+    assert slow.reached.wait(30)
+
+    def interrupt() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        slow.go_on.set()
+
+    watcher = when_queued(db, 1, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        insert(db, 2)
+    watcher.join()
+    leader.join()
+    insert(db, 3)
+    assert ids(db) in ([1, 2, 3], [1, 3])
+
+
+def test_transactions_that_do_not_touch_each_other_are_refused_alone(
+    db: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are run as one; when that fails, each is run by itself."""
+    insert(db, 7)
+    slow = SlowLog(db, monkeypatch)
+    outcomes: dict[int, BaseException | None] = {}
+
+    def write(number: int, row: int) -> None:
+        try:
+            tx = db.transaction()
+            # Blind: the engine finds the duplicate, not the call.
+            tx._write(tx._table("t"), {tx._table("t").codec.key((row,)): (1, (row,), None, True)})
+            tx.commit()
+            outcomes[number] = None
+        except vt.Error as error:
+            outcomes[number] = error
+
+    first = threading.Thread(target=write, args=(0, 1))
+    first.start()
+    assert slow.reached.wait(30)
+    others = [threading.Thread(target=write, args=(n, row)) for n, row in ((1, 2), (2, 7), (3, 3), (4, 3))]
+    for other in others:
+        other.start()
+    watcher = when_queued(db, 4, slow.go_on.set)
+    for thread in (watcher, first, *others):
+        thread.join()
+    assert isinstance(outcomes[2], vt.IntegrityError)
+    assert outcomes[0] is None and outcomes[1] is None
+    assert sorted(type(outcomes[n]).__name__ for n in (3, 4)) == ["IntegrityError", "NoneType"]
+    assert ids(db) == [1, 2, 3, 7]
+
+
+def test_a_loop_that_stops_with_a_commit_queued_does_not_block_other_loops(
+    db: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adb = vt.aio.AsyncDatabase(db)
+
+    async def commit(number: int) -> None:
+        async with adb.transaction() as tx:
+            await tx.insert("t", {"id": number})
+
+    stopped = asyncio.new_event_loop()
+    task = stopped.create_task(commit(1))
+    stopped.call_soon(stopped.stop)
+    stopped.run_forever()
+    asyncio.run(asyncio.wait_for(commit(2), 30))
+    assert 2 in ids(db)
+    stopped.run_until_complete(task)
+    stopped.close()
+    assert ids(db) == [1, 2]
+
+
+def test_a_thread_beside_busy_tasks_gets_its_answers(db: vt.Database) -> None:
+    """A leading thread hands the tasks of a loop back to their loop."""
+    adb = vt.aio.AsyncDatabase(db)
+    done = threading.Event()
+
+    async def busy() -> None:
+        async def write(start: int) -> None:
+            number = start
+            while not done.is_set():
+                async with adb.transaction() as tx:
+                    await tx.insert("t", {"id": number})
+                number += 8
+
+        await asyncio.gather(*(write(1_000_000 + n) for n in range(8)))
+
+    loop = threading.Thread(target=lambda: asyncio.run(busy()))
+    loop.start()
+    for number in range(200):
+        insert(db, number)
+    done.set()
+    loop.join()
+    assert ids(db)[:200] == list(range(200))
