@@ -140,11 +140,8 @@ class Transaction(Reads):
             return self._finish(self._begin())
         try:
             return self._finish(self._node.engine.commit(self._request))
-        except Error:
-            self._end("rolled back")
-            raise
-        except BaseException:
-            self._end("interrupted in its commit, which may have happened")
+        except BaseException as error:
+            self._failed(error)
             raise
 
     async def commit_async(self) -> Token:
@@ -154,11 +151,8 @@ class Transaction(Reads):
             return self._finish(self._begin())
         try:
             return self._finish(await self._node.engine.commit_async(self._request))
-        except Error:
-            self._end("rolled back")
-            raise
-        except BaseException:
-            self._end("interrupted in its commit, which may have happened")
+        except BaseException as error:
+            self._failed(error)
             raise
 
     def rollback(self) -> None:
@@ -170,6 +164,10 @@ class Transaction(Reads):
         """Ready for commit? A transaction that wrote nothing needs none: it happened at its snapshot."""
         self._request.snapshot = self._snapshot
         return bool(self._request.writes)
+
+    def _failed(self, error: BaseException) -> None:
+        refused = isinstance(error, Error)
+        self._end("rolled back" if refused else "interrupted in its commit, which may have happened")
 
     def _finish(self, commit_ts: int) -> Token:
         self._token = Token(commit_ts, self._request.tx_id)

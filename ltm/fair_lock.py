@@ -25,13 +25,19 @@ class FairLock:
         """Whether the calling thread has it."""
         return self._inside._is_owned()  # type: ignore[attr-defined, no-any-return]  # as threading.Condition asks it
 
-    def acquire(self) -> None:
+    def __enter__(self) -> None:
         try:
             with self._turnstile:
                 self._inside.acquire()
         except BaseException:
             self.release_if_owned()
             raise
+
+    #: Without a `with` block.
+    acquire = __enter__
+
+    def __exit__(self, *_: object) -> None:
+        self._inside.release()
 
     def try_acquire(self) -> bool:
         """Take the lock only if nobody has it and nobody waits for it."""
@@ -48,14 +54,3 @@ class FairLock:
     def release_if_owned(self) -> None:
         if self.owned:
             self._inside.release()
-
-    def __enter__(self) -> None:
-        try:
-            with self._turnstile:
-                self._inside.acquire()
-        except BaseException:
-            self.release_if_owned()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._inside.release()
