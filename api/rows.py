@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 class Columns:
     """Names, types and positions of a result's columns, shared by all its rows."""
 
-    __slots__ = ("_all", "_converted", "_picked", "names", "positions", "types")
+    __slots__ = ("_all", "_converted", "_picked", "names", "places", "positions", "types")
 
     def __init__(self, columns: Sequence[tuple[str, Type]], picked: Sequence[int] | None = None) -> None:
         self.names = tuple(name for name, _ in columns)
         self.types = tuple(type_ for _, type_ in columns)
         self.positions = {name: position for position, name in enumerate(self.names)}
+        #: By name and by number, also from the end: one look-up finds either.
+        self.places: dict[str | int, int] = dict(self.positions)
+        self.places.update({number: number % len(columns) for number in range(-len(columns), len(columns))})
         self._picked = tuple(range(len(columns))) if picked is None else tuple(picked)
         self._converted = any(type_.kind in ("json", "timestamptz") for type_ in self.types)
         self._all = picked is None or self._picked == tuple(range(len(columns)))
@@ -58,9 +61,12 @@ class Row(Mapping[str, object]):
     _values: tuple[object, ...]
 
     def __getitem__(self, name: str | int) -> object:
-        if isinstance(name, int):
-            return self._values[name]
-        return self._values[self._columns.positions[name]]
+        try:
+            return self._values[self._columns.places[name]]
+        except KeyError:
+            if isinstance(name, int):
+                raise IndexError(f"the row has {len(self._values)} columns") from None
+            raise
 
     def __getattr__(self, name: str) -> object:
         position = self._columns.positions.get(name)

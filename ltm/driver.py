@@ -32,9 +32,9 @@ NEWEST = 2**64 - 1
 SLICE_CELLS_MIN = 100
 SLICE_CELLS_MAX = 2_000
 #: A checkpoint writes so many cells for each row that writers write meanwhile: it must end before the next is due.
-SLICE_CELLS_PER_ROW = 4
-#: Changed rows whose index entries are made while writers wait, at least: about 1 ms of their time.
-FOLD_ROWS = 500
+SLICE_CELLS_PER_ROW = 3
+#: Changed rows whose index entries are made while writers wait, at least: about 0.4 ms of their time.
+FOLD_ROWS = 200
 #: Log bytes since the last checkpoint that start the next one, whatever the number of rows.
 CHECKPOINT_LOG_BYTES = 32 * 2**20
 #: The log record of one transaction; a flush may hold a few that are as large, well below what the log takes.
