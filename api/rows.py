@@ -26,8 +26,8 @@ class Columns:
         self.types = tuple(type_ for _, type_ in columns)
         self.positions = {name: position for position, name in enumerate(self.names)}
         #: By name and by number, also from the end: one look-up finds either.
-        self.places: dict[str | int, int] = dict(self.positions)
-        self.places.update({number: number % len(columns) for number in range(-len(columns), len(columns))})
+        self.places: dict[str | int, int] = {name: position for position, name in enumerate(self.names)}
+        self.places.update((number, number % len(columns)) for number in range(-len(columns), len(columns)))
         self._picked = tuple(range(len(columns))) if picked is None else tuple(picked)
         self._converted = any(type_.kind in ("json", "timestamptz") for type_ in self.types)
         self._all = picked is None or self._picked == tuple(range(len(columns)))
