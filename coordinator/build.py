@@ -8,7 +8,7 @@ dropped at recovery, and a checkpoint comes before it is called ready.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -47,8 +47,14 @@ def build_index(engine: Engine, table: str, columns: tuple[int, ...]) -> None:
         engine.checkpoint()
         engine.change_catalog(ready)
     except BaseException:
-        engine.change_catalog(lambda catalog: catalog.without_index(table, index))
+        _take_back(engine, lambda catalog: catalog.without_index(table, index))
         raise
+
+
+def _take_back(engine: Engine, change: Callable[[Catalog], Catalog]) -> None:
+    """Forget what was half built. A database that has stopped does it at its next start."""
+    if not engine.failed:
+        engine.change_catalog(change)
 
 
 def _fill_index(engine: Engine, table: str, index_id: int) -> None:
@@ -93,7 +99,7 @@ def build_view(engine: Engine, view: View) -> None:
         engine.checkpoint()
         engine.change_catalog_at(lambda catalog, ts: catalog.with_view(replace(view, ready_ts=ts)))
     except BaseException:
-        engine.change_catalog(lambda catalog: catalog.without_view(view.name))
+        _take_back(engine, lambda catalog: catalog.without_view(view.name))
         raise
     finally:
         engine.ltm.horizon.unpin(reader)

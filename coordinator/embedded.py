@@ -120,17 +120,22 @@ class _Group:
         """Add a transaction if it fits."""
         request = pending.request
         if self.pendings:
-            alone = request.snapshot is not None or self.pendings[0].request.snapshot is not None
-            if alone or self._rows_count >= GROUP_ROWS_MAX:
+            first = self.pendings[0].request
+            if len(self.pendings) == 1:
+                self._note(first)  # only now: most groups of a single client have no second
+            if request.snapshot is not None or first.snapshot is not None or self._rows_count >= GROUP_ROWS_MAX:
                 return False
             for name, intents in request.writes.items():
                 if not self._written.get(name, _NO_KEYS).isdisjoint(intents):
                     return False
+            self._note(request)
+        self.pendings.append(pending)
+        return True
+
+    def _note(self, request: Request) -> None:
         for name, intents in request.writes.items():
             self._written.setdefault(name, set()).update(intents)
             self._rows_count += len(intents)
-        self.pendings.append(pending)
-        return True
 
 
 _NO_KEYS: frozenset[bytes] = frozenset()
@@ -258,9 +263,6 @@ class Engine:
         self._batch = batch
         with ltm.lock:
             queue = self._queue
-            if len(queue) == 1:
-                batch.append(queue.popleft())
-                self._execute(batch.copy())
             group = _Group()
             while queue and len(batch) < BATCH_TRANSACTIONS_MAX and not ltm.flush_full:
                 pending = queue.popleft()
@@ -442,6 +444,10 @@ class Engine:
             raise OperationalError(
                 f"the database stopped after a failure: {self._failure}", hint="close it and open it again"
             ) from self._failure
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:

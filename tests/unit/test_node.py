@@ -101,3 +101,21 @@ def test_a_fair_lock_is_taken_in_turns() -> None:
     assert lock.try_acquire() and lock.owned
     lock.release()
     assert not lock.owned
+
+
+def test_an_interrupted_build_says_that_it_was_interrupted(db_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it comes in the checkpoint, which stops the database; the next start finds nothing half made."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    db = vt.connect(db_path)
+    db.create_table("t", {"id": int, "x": int}, key="id")
+    with monkeypatch.context() as patch:
+        patch.setattr(db._engine.ltm._store, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            db.create_view("v", "SELECT x, COUNT(*) AS n FROM t GROUP BY x")
+    db.close()
+    with vt.connect(db_path) as db:
+        assert db.views() == []
+        assert db.create_view("v", "SELECT x, COUNT(*) AS n FROM t GROUP BY x").verify().ok
