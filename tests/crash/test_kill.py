@@ -70,8 +70,8 @@ class Victim:
         self.acknowledged = [0] * writer.WORKERS
         self.seen: Counter[str] = Counter()
 
-    def cycle(self, mode: str, marker: str, delay_ms: tuple[float, float]) -> None:
-        """Start a writer and kill it a random while after it first reported `marker`."""
+    def cycle(self, mode: str, markers: set[str], delay_ms: tuple[float, float]) -> None:
+        """Start a writer and kill it a random while after it has reported each of `markers`."""
         self._zygote.start(self._path, mode, self.acknowledged)
         delay_s = self._chance.uniform(*delay_ms) / 1000
         pid: int | None = None
@@ -93,7 +93,7 @@ class Victim:
                 self.seen.update(seen)
                 return
             assert word != "broken", rest
-            if pid is not None and marker in seen and timer is None:
+            if pid is not None and markers <= seen and timer is None:
                 timer = threading.Timer(delay_s, os.kill, (pid, signal.SIGKILL))
                 timer.start()
 
@@ -107,7 +107,7 @@ def cycles(count: int) -> range:
 def test_kill_while_writing(zygote: Zygote, tmp_path: Path) -> None:
     victim = Victim(zygote, tmp_path / "db")
     for _ in cycles(100):
-        victim.cycle("write", "ack", (20, 150))
+        victim.cycle("write", {"ack"}, (20, 150))
     assert min(victim.acknowledged) > 10
 
 
@@ -117,7 +117,7 @@ def test_kill_during_checkpoints(zygote: Zygote, tmp_path: Path) -> None:
     """Checkpoints follow each other without pause: nearly every kill meets one."""
     victim = Victim(zygote, tmp_path / "db")
     for _ in cycles(30):
-        victim.cycle("checkpoint", "ack", (1, 60))
+        victim.cycle("checkpoint", {"ack", "checkpointing"}, (1, 60))
     assert victim.seen["checkpointing"] == victim.seen["ended"]
 
 
@@ -128,8 +128,8 @@ def test_kill_while_opening(zygote: Zygote, tmp_path: Path) -> None:
     victim = Victim(zygote, tmp_path / "db")
     for number in cycles(30):
         for _ in range(2):
-            victim.cycle("write", "opening", (0, 5 if number % 2 else 40))
-        victim.cycle("write", "ack", (5, 50))
+            victim.cycle("write", {"opening"}, (0, 5 if number % 2 else 40))
+        victim.cycle("write", {"ack"}, (5, 50))
     # Some were killed before they had recovered.
     assert victim.seen["recovered"] < victim.seen["ended"]
 
@@ -140,5 +140,5 @@ def test_kill_while_a_view_is_created(zygote: Zygote, tmp_path: Path) -> None:
     """A view that was not finished is gone, one that was is whole."""
     victim = Victim(zygote, tmp_path / "db")
     for _ in cycles(30):
-        victim.cycle("view", "building", (1, 120))
+        victim.cycle("view", {"building"}, (1, 120))
     assert victim.seen["built"] < victim.seen["ended"]
