@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from .changetables.algebra import Relation
 from .changetables.builder import Query
-from .changetables.definition import Definition
 from .changetables.errors import (
     Error,
     IntegrityError,
@@ -22,20 +22,19 @@ from .changetables.errors import (
     NotSupportedError,
     ProgrammingError,
 )
-from .changetables.expressions import Aggregate, Call, ColumnRef, Expression
 from .changetables.keys import table_range
-from .changetables.plan import compile_view, needed_indexes
+from .changetables.plan import ViewPlan, compile_view
 from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
 from .config import CACHE_ROWS, Config
-from .coordinator.build import build_index, build_view
-from .ltm.catalog import Catalog
+from .coordinator.build import Planned, build_index, create_view
+from .ltm.catalog import Catalog, without_views
 from .ltm.catalog import View as CatalogView
 from .ltm.driver import NEWEST
 from .names import nearest
 from .node import Node, open_directory, open_memory
-from .reads import Snapshot, unknown_table, view_rows
+from .reads import Snapshot, sources, unknown_table, view_rows
 from .transaction import Transaction
 from .view import View, check_refresh
 
@@ -201,7 +200,7 @@ class Database:
         """Drop a table that no view needs."""
         with self._changing:
             table = self._table(name)
-            self._refuse_dependents(f"drop table {name!r}", self._views_on(table))
+            self._refuse_dependents(f"drop table {name!r}", self._catalog().readers_of(table.name))
             self._engine.change_catalog(lambda before: before.without_table(name))
 
     def add_column(self, table: str, name: str, type: object) -> None:
@@ -235,7 +234,7 @@ class Database:
                 raise ProgrammingError(
                     f"an index of table {table!r} uses column {name!r}", hint=f"db.drop_index({table!r}, {name!r})"
                 )
-            users = [view for view in self._views_on(before) if _uses(view.definition, table, position)]
+            users = self._users(table, lambda plan: (table, position) in plan.columns_read)
             self._refuse_dependents(f"drop column {name!r} of table {table!r}", users)
             dropped = replace(before.columns[position], dropped=True, nullable=True)
             columns = (*before.columns[:position], dropped, *before.columns[position + 1 :])
@@ -256,10 +255,7 @@ class Database:
             index = next((index for index in before.indexes if index.columns == positions), None)
             if index is None:
                 raise ProgrammingError(f"table {table!r} has no index on {columns!r}")
-            tables = self._catalog().tables
-            users = [
-                view for view in self._views_on(before) if (table, positions) in needed_indexes(view.definition, tables)
-            ]
+            users = self._users(table, lambda plan: (table, positions) in plan.needed_indexes)
             self._refuse_dependents(f"drop index {columns!r} of table {table!r}", users)
             self._engine.change_catalog(lambda catalog: catalog.without_index(table, index))
 
@@ -269,28 +265,32 @@ class Database:
 
     # -- views
 
-    def create_view(self, name: str, definition: str | Query, *, refresh: str = "sync") -> View:
-        """Register a view by SQL or by the builder; its contents are computed while writers go on."""
+    def create_view(self, name: str, definition: str | Query, *, refresh: str = "sync", layout: str = "global") -> View:
+        """Register a view by SQL or by the builder; its contents are computed while writers go on.
+
+        `layout="local"` keeps one partial row per LTM, summed at read; with one LTM that is the same.
+        """
         mode = check_refresh(refresh)
+        if layout not in ("global", "local"):
+            raise InterfaceError(f"layout must be 'global' or 'local', not {layout!r}")
         with self._changing:
             self._node.check_open()
             _check_name("view", name)
             self._check_free(name)
-            bound = self._bind(definition)
-            for table, positions in needed_indexes(bound, self._catalog().tables):
-                if not any(i.columns == positions and i.ready for i in self._catalog().tables[table].indexes):
-                    self._create_index(self._catalog().tables[table], positions)
+            relation = self._bind(definition)
             text = definition if isinstance(definition, str) else repr(definition)
-            view = CatalogView(self._catalog().next_id, name, bound, mode, text)
-            build_view(self._engine, view)
+            create_view(self._engine, name, relation, mode, text, layout)
         return View(self._node, name)
 
     def drop_view(self, name: str, *, cascade: bool = False) -> None:
-        """Drop a view."""
+        """Drop a view; with `cascade`, also the views that are made from it."""
         with self._changing:
             self._node.check_open()
             view_rows(name, self._engine.ltm.tables)
-            self._engine.change_catalog(lambda catalog: catalog.without_view(name))
+            dependents = self._catalog().readers_of(name)
+            if not cascade:
+                self._refuse_dependents(f"drop view {name!r}", dependents, "or use cascade=True")
+            self._engine.change_catalog(lambda catalog: without_views(catalog, name))
 
     def view(self, name: str) -> View:
         """A handle to read the view with."""
@@ -298,17 +298,14 @@ class Database:
 
     def views(self) -> list[str]:
         """The names of all views."""
-        return [view.name for view in self._catalog().views.values() if view.ready_ts]
+        return [view.name for view in self._catalog().views.values() if view.ready_ts and not view.hidden]
 
     def explain_view(self, definition: str | Query) -> str:
         """The propagation plan that a view would have, or UnsupportedView with the reason and its place."""
-        bound = self._bind(definition)
-        tables = dict(self._catalog().tables)
-        for table, positions in needed_indexes(bound, tables):
-            if not any(index.columns == positions for index in tables[table].indexes):
-                # Made with the view; here only so that the plan can name it.
-                tables[table] = replace(tables[table], indexes=(*tables[table].indexes, Index(0, positions)))
-        return compile_view("(not created)", 0, bound, tables).explain()
+        relation = self._bind(definition)
+        planned = Planned(self._engine.ltm.tables)
+        plan = compile_view("(not created)", 0, relation, planned)
+        return "\n".join([plan.explain(), *planned.explain()])
 
     def status(self) -> DatabaseStatus:
         catalog = self._catalog()
@@ -341,16 +338,21 @@ class Database:
             if name in names:
                 raise ProgrammingError(f"there is a {kind} {name!r} already", hint="choose another name, or drop it")
 
-    def _bind(self, definition: str | Query) -> Definition:
-        tables = self._catalog().tables
+    def _bind(self, definition: str | Query) -> Relation:
+        tables = self._sources()
         if isinstance(definition, str):
             # Imported here: sqlglot takes longer to import than everything else.
             from .changetables.sql import parse_view
 
-            return parse_view(definition, tables, self._catalog().views)
+            return parse_view(definition, tables)
         if isinstance(definition, Query):
-            return definition.bind(tables, self._catalog().views)
+            return definition.bind(tables)
         raise InterfaceError(f"a view is defined by SQL text or vt.query(...), not {type(definition).__name__}")
+
+    def _sources(self) -> dict[str, Table]:
+        """What a query can read: tables, and views as tables."""
+        self._node.check_open()
+        return sources(self._engine.ltm.tables)
 
     def _create_index(self, table: Table, positions: tuple[int, ...]) -> None:
         if any(index.columns == positions for index in table.indexes):
@@ -358,18 +360,22 @@ class Database:
             raise ProgrammingError(f"table {table.name!r} has an index on {names} already")
         build_index(self._engine, table.name, positions)
 
-    def _views_on(self, table: Table) -> list[CatalogView]:
-        return [
-            view
-            for view in self._catalog().views.values()
-            if any(source.table == table.name for source in view.definition.sources)
-        ]
+    def _users(self, table: str, uses: Callable[[ViewPlan], bool]) -> list[CatalogView]:
+        """The views of users that use something of a table, straight or through hidden ones."""
+        rows = self._engine.ltm.tables.views.values()
+        users: dict[str, CatalogView] = {}
+        for each in rows:
+            if uses(each.plan):
+                found = self._catalog().readers_of(each.view.name) if each.view.hidden else [each.view]
+                users.update((view.name, view) for view in found)
+        return list(users.values())
 
-    def _refuse_dependents(self, what: str, views: Sequence[CatalogView]) -> None:
+    def _refuse_dependents(self, what: str, views: Sequence[CatalogView], otherwise: str = "") -> None:
         if views:
             names = ", ".join(repr(view.name) for view in views)
             depend, them = ("depends", "it") if len(views) == 1 else ("depend", "them")
-            raise ProgrammingError(f"cannot {what}: {names} {depend} on it", hint=f"drop {them} first")
+            hint = f"drop {them} first" + (f", {otherwise}" if otherwise else "")
+            raise ProgrammingError(f"cannot {what}: {names} {depend} on it", hint=hint)
 
     def _has_rows(self, name: str) -> bool:
         rows = self._engine.ltm.tables.by_name[name]
@@ -412,20 +418,3 @@ def _position(table: Table, name: str) -> int:
         known = [table.columns[visible].name for visible in table.visible()]
         raise ProgrammingError(f"table {table.name!r} has no column {name!r}", hint=nearest(name, known))
     return position
-
-
-def _uses(definition: Definition, table: str, position: int) -> bool:
-    sources = {number for number, source in enumerate(definition.sources) if source.table == table}
-
-    def inside(expression: Expression | None) -> bool:
-        if isinstance(expression, ColumnRef):
-            return expression.source in sources and expression.position == position
-        if isinstance(expression, Call):
-            return any(inside(argument) for argument in expression.args)
-        return isinstance(expression, Aggregate) and inside(expression.argument)
-
-    return (
-        any(inside(output.expression) for output in definition.outputs)
-        or any(inside(condition) for condition in (*definition.filters, *(definition.group_by or ())))
-        or any(inside(side) for equality in definition.equalities for side in (equality.left, equality.right))
-    )

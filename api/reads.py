@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, cast
 from .changetables.builder import Query
 from .changetables.errors import InterfaceError, ProgrammingError
 from .changetables.keys import prefix_stop, table_range
-from .changetables.plan import LookUp, compile_view, needed_indexes
+from .changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, top_count
+from .changetables.schema import Table
 from .changetables.types import Row as Values
+from .changetables.types import Value
 from .ltm.participant import own_rows, rows_by_prefix
 from .ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from .names import nearest
@@ -89,27 +91,10 @@ class Reads:
         """
         if not isinstance(query, Query):
             raise InterfaceError("join takes a query", hint="make one with vt.query(...)")
+        from .sql import run_query  # it needs sqlglot, which costs more than everything else to import
+
         self._begin()
-        tables = self._tables.catalog.tables
-        definition = query.bind(tables)
-        for name, columns in needed_indexes(definition, tables):
-            if self._tables.by_name[name].index_on(columns) is None:
-                listed = ", ".join(tables[name].columns[column].name for column in columns)
-                raise ProgrammingError(
-                    f"the join needs an index on {name}({listed})", hint=f"db.create_index({name!r}, {listed!r})"
-                )
-        plan = compile_view(
-            "join", 0, definition, {name: tables[name] for name in {s.table for s in definition.sources}}
-        )
-        source, rows = self._start_rows(definition.sources, start)
-        running = plan.join_from(source, rows)
-        answers: list[list[object]] | None = None
-        while True:
-            try:
-                wanted = next(running) if answers is None else running.send(answers)
-            except StopIteration as finished:
-                return self._result(Columns(plan.columns), finished.value)
-            answers = self._look_up(wanted, self._tables, self._own_rows(), always=True)
+        return run_query(self, query, start)
 
     @property
     def token(self) -> Token:
@@ -241,7 +226,7 @@ class Reads:
 
     def _by_prefix(
         self,
-        rows: TableRows,
+        rows: TableRows | ViewRows,
         entries: IndexEntries,
         prefix: bytes,
         own: Mapping[bytes, Values | None],
@@ -254,47 +239,63 @@ class Reads:
         found = []
         for _, key in self._ltm.scan(entries.versions, prefix, stop, at):
             if key not in own:
-                self._read_key(rows.table.id, key)
-                values = self._ltm.read(rows.versions, key, at)
+                values = self._shown_row(rows, key)
                 if values is not None:
                     found.append(values)
         return [*found, *added.get(prefix, ())]
 
-    def _look_up(self, look_ups: list[LookUp], tables: Tables, own: OwnRows, always: bool) -> list[list[object]]:
-        """Answer a plan's look-ups at the snapshot; own rows count as it says, or `always`."""
-        answers: list[list[object]] = []
-        for look_up in look_ups:
-            rows = tables.by_name[look_up.table]
-            mine = own.get(look_up.table, NO_ROWS) if always else own_rows(own, look_up)
-            if look_up.index is None:
-                answers.append([self._row_with(rows, key, mine) for key in look_up.keys])
-            else:
-                entries = tables.indexes[look_up.index][1]
-                added = rows_by_prefix(entries, mine)
-                answers.append([self._by_prefix(rows, entries, prefix, mine, added) for prefix in look_up.keys])
-        return answers
+    def _look_up(self, look_ups: list[LookUp], tables: Tables, own: OwnRows) -> list[list[object]]:
+        """Answer a plan's look-ups at the snapshot; own rows count as it says."""
+        return [self._answer(look_up, tables.source(look_up.table), tables, own) for look_up in look_ups]
 
-    def _row_with(self, rows: TableRows, key: bytes, mine: Mapping[bytes, Values | None]) -> Values | None:
-        if key in mine:
-            return mine[key]
+    def _answer(self, look_up: LookUp, rows: TableRows | ViewRows, tables: Tables, own: OwnRows) -> list[object]:
+        at, keys = self._begin(), look_up.keys
+        if look_up.index == STATES:
+            return [self._stored(rows, key) for key in keys]
+        mine = own_rows(own, look_up)
+        if look_up.index is None:
+            return [mine[key] if key in mine else self._shown_row(rows, key) for key in keys]
+        if look_up.index == WHOLE_TABLE:
+            start, stop = table_range(rows.table.id)
+            self._read_range(rows.table.id, start, stop)
+            found = [row for key, row in self._ltm.shown(rows, start, stop, at) if key not in mine]
+            return [[*found, *(row for row in mine.values() if row is not None)] for _ in keys]
+        if look_up.index == TOP:
+            assert isinstance(rows, ViewRows), "only a view is kept in order"
+            self._read_range(rows.table.id, *table_range(rows.table.id))
+            return [self._ltm.first_rows(rows, top_count(key), at, mine) for key in keys]
+        if look_up.index in (FIRST, LAST):
+            assert isinstance(rows, ViewRows), "only hidden views have groups of values"
+            return [self._extreme(rows, prefix, look_up.index == LAST, mine) for prefix in keys]
+        entries = tables.indexes[look_up.index][1]
+        added = rows_by_prefix(entries, mine)
+        return [self._by_prefix(rows, entries, prefix, mine, added) for prefix in keys]
+
+    def _stored(self, rows: TableRows | ViewRows, key: bytes) -> Values | None:
+        """What is stored under a key: of a view, its state."""
         self._read_key(rows.table.id, key)
         return self._ltm.read(rows.versions, key, self._begin())
 
-    def _start_rows(self, sources: tuple[object, ...], start: Mapping[str, object] | None) -> tuple[int, list[Values]]:
-        aliases = [source.alias for source in sources]  # type: ignore[attr-defined]
-        if start is None:
-            rows = self._table(sources[0].table)  # type: ignore[attr-defined]
-            return 0, [values for _, values in self._scan(rows, *table_range(rows.table.id), None)]
-        parts = {name: name.partition(".") for name in start}
-        named = {alias for alias, _, _ in parts.values()}
-        if len(named) != 1 or not named <= set(aliases):
-            raise ProgrammingError(
-                f"start must name columns of one table of the join as 'alias.column'; aliases are {', '.join(aliases)}"
+    def _shown_row(self, rows: TableRows | ViewRows, key: bytes) -> Values | None:
+        """The row of a table, or the one that a view shows, without the transaction's own changes."""
+        stored = self._stored(rows, key)
+        if isinstance(rows, TableRows):
+            return stored
+        return rows.plan.source_row(stored, self._extremes(rows, stored, {}))
+
+    def _extremes(self, rows: ViewRows, state: Values | None, own: OwnRows) -> Values:
+        """The minima and maxima of a group."""
+        plan = rows.plan
+        return tuple(
+            self._extreme(
+                rows.values[number], plan.extreme_prefix(number, state or ()), each.last, own.get(each.table, NO_ROWS)
             )
-        source = aliases.index(named.pop())
-        rows = self._table(sources[source].table)  # type: ignore[attr-defined]
-        wanted = rows.codec.changes({parts[name][2]: value for name, value in start.items()})
-        return source, self._find(rows, wanted)
+            for number, each in enumerate(plan.extremes)
+        )
+
+    def _extreme(self, values: ViewRows, prefix: bytes, last: bool, mine: Mapping[bytes, Values | None]) -> Value:
+        self._read_range(values.view.id, prefix, prefix_stop(prefix))
+        return self._ltm.extreme(values, prefix, self._begin(), last, mine)
 
     def _result(self, columns: Columns, found: Iterable[Values]) -> Result:
         make = columns.row
@@ -308,7 +309,11 @@ class Reads:
 
     def _view_rows(self, rows: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
         self._read_range(rows.view.id, start, stop)
-        return self._ltm.scan(rows.versions, start, stop, self._begin())
+        return self._ltm.states(rows, start, stop, self._begin())
+
+    def _view_own(self) -> OwnRows:
+        """What views show because of the transaction's own writes."""
+        return {}
 
 
 class Snapshot(Reads):
@@ -344,11 +349,13 @@ class ViewReads:
         """The row of this group; without GROUP BY, `get()` gives the one row."""
         reads, plan = self._reads, self._rows.plan
         reads._check_open()
-        values = reads._view_row(self._rows, plan.key_of(view_key(plan.key_columns, key, columns)))
-        if values is not None and plan.present(values):
-            return view_columns(self._rows).row(plan.output(values))
-        empty = plan.empty_output()
-        return None if empty is None else view_columns(self._rows).row(empty)
+        stored_key = plan.key_of(view_key(plan.key_columns, key, columns))
+        if plan.kept.limit is not None:
+            found = next((row for row_key, row in self._top() if row_key == stored_key), None)
+            return None if found is None else view_columns(self._rows).row(found)
+        state = reads._view_row(self._rows, stored_key)
+        shown = next(self._shown([(stored_key, state)]), None)
+        return None if shown is None else view_columns(self._rows).row(shown[1])
 
     def rows(self) -> Result:
         return self.scan()
@@ -367,10 +374,34 @@ class ViewReads:
 
     def _outputs(self, low: bytes, high: bytes, limit: int | None) -> list[Values]:
         plan = self._rows.plan
-        stored = self._reads._view_rows(self._rows, low, high)
-        found = list(itertools.islice((plan.output(values) for _, values in stored if plan.present(values)), limit))
-        empty = plan.empty_output()
-        return [empty] if not found and empty is not None and limit != 0 else found
+        if plan.kept.kind == "ordered":
+            return list(itertools.islice((row for key, row in self._top() if low <= key < high), limit))
+        stored: Iterable[tuple[bytes, Values | None]] = self._reads._view_rows(self._rows, low, high)
+        if plan.always:
+            stored = list(stored) or [(plan.keys.encode_short(()), None)]
+        return list(itertools.islice((row for _, row in self._shown(stored)), limit))
+
+    def _shown(self, stored: Iterable[tuple[bytes, Values | None]]) -> Iterator[tuple[bytes, Values]]:
+        """What stored rows show, each as often as it counts."""
+        reads, plan = self._reads, self._rows.plan
+        if not plan.extremes:
+            for key, state in stored:
+                for _ in range(plan.multiplicity(state)):
+                    yield key, plan.output(state)
+            return
+        own = reads._view_own()
+        for key, state in stored:
+            extremes = reads._extremes(self._rows, state, own)
+            for _ in range(plan.multiplicity(state, extremes)):
+                yield key, plan.output(state, extremes)
+
+    def _top(self) -> Iterator[tuple[bytes, Values]]:
+        """The first rows of a view that is kept in order."""
+        kept = self._rows.plan.kept
+        last = None if kept.limit is None else kept.offset + kept.limit
+        stored = self._reads._view_rows(self._rows, *table_range(self._rows.view.id))
+        return itertools.islice(self._shown(stored), kept.offset, last)
+
 
 
 class OneViewRead(ViewReads):
@@ -435,9 +466,15 @@ def view_rows(name: str, tables: Tables) -> ViewRows:
     rows = tables.views.get(name)
     if rows is None and name in tables.by_name:
         raise ProgrammingError(f"{name!r} is a table", hint="read it with get, find or scan in a transaction")
-    if rows is None or not rows.view.ready_ts:
+    if rows is None or not rows.view.ready_ts or rows.view.hidden:
         raise ProgrammingError(f"there is no view {name!r}", hint=nearest(name, tables.views))
     return rows
+
+
+def sources(tables: Tables) -> dict[str, Table]:
+    """What a query can read: tables, and views as tables."""
+    ready = {name: rows.table for name, rows in tables.views.items() if rows.view.ready_ts and not rows.view.hidden}
+    return {**tables.catalog.tables, **ready}
 
 
 def unknown_table(name: object, tables: Tables) -> ProgrammingError:

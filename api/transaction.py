@@ -34,6 +34,7 @@ class Transaction(Reads):
         self._request = Request(node.next_tx_id())
         self._token: Token | None = None
         self._views: dict[int, dict[bytes, Contribution]] | None = None
+        self._shown_by_views: OwnRows = {}
 
     def __enter__(self) -> Transaction:
         return self
@@ -304,8 +305,16 @@ class Transaction(Reads):
                     found[key] = row
         return iter(sorted(found.items()))
 
+    def _view_own(self) -> OwnRows:
+        self._propagated()
+        return self._shown_by_views
+
     def _contributions(self, rows: ViewRows) -> Mapping[bytes, Contribution]:
-        """What the writes so far do to the view: the same machine that commits them, run at the snapshot."""
+        """What the writes so far do to the view."""
+        return self._propagated().get(rows.view.id, {})
+
+    def _propagated(self) -> Mapping[int, Mapping[bytes, Contribution]]:
+        """What the writes so far do to views: the same machine that commits them, run at the snapshot."""
         if self._views is None:
             at = self._begin()
             tables = self._tables
@@ -320,11 +329,14 @@ class Transaction(Reads):
                     self._read_key(target.table.id, key)
             machine.old_rows(old)
             while machine.wanted:
-                machine.looked_up(self._look_up(machine.wanted, tables, machine.own_rows(), always=False))
+                machine.looked_up(self._look_up(machine.wanted, tables, machine.own_rows()))
             self._views = {
                 view_id: {item.key: item for item in contributions} for view_id, contributions in machine.contributions
             }
-        return self._views.get(rows.view.id, {})
+            self._shown_by_views = {
+                name: {key: new for key, _, new in writes} for name, writes in machine.shown.items()
+            }
+        return self._views
 
     def _at_snapshot(self, tables: Tables) -> Request:
         """The writes so far, as the tables of the snapshot have them: columns may have been added between a write and

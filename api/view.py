@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from .changetables.algebra import scans
 from .changetables.errors import InterfaceError, NotSupportedError
 from .changetables.keys import table_range
 from .changetables.recompute import recompute, same_bag
+from .changetables.types import Row as Values
 from .durations import milliseconds
+from .ltm.driver import Ltm
+from .ltm.tables import TableRows, ViewRows
 from .reads import NO_KEY, OneViewRead, Snapshot, view_rows
 from .rows import Result, Row, Token
 
@@ -92,10 +96,8 @@ class View:
 
     def status(self) -> ViewStatus:
         with self._reads() as view:
-            definition, plan, reads = view._rows.view, view._rows.plan, view._reads
-            stored = reads._view_rows(view._rows, *table_range(definition.id))
-            always_one = definition.definition.group_by == ()
-            rows_count = 1 if always_one else sum(plan.present(values) for _, values in stored)
+            definition, reads = view._rows.view, view._reads
+            rows_count = len(view._outputs(*table_range(definition.id), None))
             watermark = reads._begin()
         return ViewStatus(
             self.name,
@@ -103,7 +105,7 @@ class View:
             watermark,
             0.0,
             rows_count,
-            tuple(dict.fromkeys(source.table for source in definition.definition.sources)),
+            tuple(dict.fromkeys(scan.table for scan in scans(definition.relation))),
             definition.text,
         )
 
@@ -128,18 +130,11 @@ class View:
         with self._reads() as view:
             reads = view._reads
             stored = view._outputs(*table_range(view._rows.view.id), None)
-            definition = view._rows.view.definition
-            tables = reads._tables.catalog.tables
-            at = reads._begin()
-            ltm = reads._ltm
-            rows = {
-                name: [
-                    values
-                    for _, values in ltm.scan(reads._tables.by_name[name].versions, *table_range(tables[name].id), at)
-                ]
-                for name in {source.table for source in definition.sources}
-            }
-            expected = recompute(definition, tables, rows)
+            relation = view._rows.view.relation
+            tables, at = reads._tables, reads._begin()
+            names = {scan.table for scan in scans(relation)}
+            rows = {name: _rows_of(reads._ltm, tables.source(name), at) for name in names}
+            expected = recompute(relation, {name: tables.table(name) for name in names}, rows)
             differences = tuple(same_bag(stored, expected))
             return VerifyReport(self.name, not differences, len(expected), differences, at)
 
@@ -156,6 +151,10 @@ class View:
         except BaseException:
             snapshot.close()
             raise
+
+
+def _rows_of(ltm: Ltm, source: TableRows | ViewRows, at: int) -> list[Values]:
+    return [row for _, row in ltm.shown(source, *table_range(source.table.id), at)]
 
 
 def check_refresh(refresh: object) -> Literal["sync"]:

@@ -1,24 +1,32 @@
-"""From names to a Definition: scopes, sources and join conditions, grouping. What SQL and the builder share.
+"""From names to relations: scopes, joins, groups, outputs. What SQL and the builder share.
 
-Nothing here knows how a text is parsed; `sql` brings bound expressions and the places where they stand.
+Nothing here knows how a text is parsed; the package `sql` brings bound expressions and the places where they stand.
+
+While a query is being bound, `ColumnRef.source` says what a reference reads: 0 the rows of the query itself, 1 those of
+the query around it, and the negative numbers below the parts of its groups. A finished relation has only 0.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from . import coercion
-from .definition import Definition, Equality, Output, Source
+from .algebra import Field, Filter, Group, Join, Output, Project, Relation, Scan
 from .errors import Error, ProgrammingError, UnsupportedView
-from .expressions import Aggregate, Call, ColumnRef, Expression, GroupKey
-from .literals import sql_name
+from .expressions import Aggregate, Call, ColumnRef, Expression, Literal
+from .functions import NEVER_NULL, STRICT_OPERATORS
 from .schema import Table
+from .types import BOOL, DECIMAL, INT, STR, Type
 
 #: Line and column in the text, both from 1.
 Place: TypeAlias = tuple[int, int]
+
+#: Sources of references to the keys and the aggregates of a group that is still being collected.
+KEY_SOURCE = -1
+AGGREGATE_SOURCE = -2
 
 _ASCII_FOLD = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 
@@ -64,42 +72,197 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(names[:20])}" if names else ""
 
 
+# --- expressions ---
+
+
+def nullable(expression: Expression) -> bool:
+    """Whether the value may be NULL. False is certain, True is not."""
+    if isinstance(expression, Literal):
+        return expression.value is None
+    if isinstance(expression, ColumnRef):
+        return expression.nullable
+    if expression.op in NEVER_NULL:
+        return False
+    if expression.op == "coalesce":
+        return all(map(nullable, expression.args))
+    if expression.op == "case":
+        return any(map(nullable, (*expression.args[1::2], expression.args[-1])))
+    return expression.op not in STRICT_OPERATORS or any(map(nullable, expression.args))
+
+
+def mapped(expression: Expression, leaf: Callable[[ColumnRef], Expression]) -> Expression:
+    """The expression with every reference replaced."""
+    if isinstance(expression, ColumnRef):
+        return leaf(expression)
+    if isinstance(expression, Call):
+        return Call(expression.op, tuple(mapped(argument, leaf) for argument in expression.args), expression.type)
+    return expression
+
+
+def references(expression: Expression) -> Iterable[ColumnRef]:
+    if isinstance(expression, ColumnRef):
+        yield expression
+    elif isinstance(expression, Call):
+        for argument in expression.args:
+            yield from references(argument)
+
+
+def find(expression: Expression, among: Sequence[Expression]) -> int | None:
+    """Where the same expression stands. Equal values are not enough: 1.0 and 1.00 are different literals."""
+    for index, other in enumerate(among):
+        if other == expression and repr(other) == repr(expression):
+            return index
+    return None
+
+
+def all_of(conditions: Sequence[Expression]) -> Expression | None:
+    return coercion.balanced("and", conditions) if conditions else None
+
+
+def filtered(relation: Relation, conditions: Sequence[Expression]) -> Relation:
+    condition = all_of(conditions)
+    return relation if condition is None else Filter(relation, condition)
+
+
 # --- names ---
 
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """A column as `*` shows it and as a bare name finds it."""
+    """A column as `*` shows it and as a bare name finds it. The merged column of a FULL JOIN is a COALESCE."""
 
     name: str
-    reference: ColumnRef
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A table among the inputs: its columns are the fields from `start` on, at these positions of the table."""
+
+    start: int
+    table: Table
+    positions: tuple[int, ...]
+
+    def determined_by(self, keys: Sequence[Expression]) -> bool:
+        """Whether the keys hold its whole primary key, and so determine each of its columns."""
+        grouped = {key.position for key in keys if isinstance(key, ColumnRef) and key.source == 0}
+        places = [self.positions.index(position) for position in self.table.key if position in self.positions]
+        complete = len(places) == len(self.table.key)
+        return complete and bool(places) and all(self.start + place in grouped for place in places)
+
+    def holds(self, position: int) -> bool:
+        return self.start <= position < self.start + len(self.positions)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What can be named at one place of the text. `sources` maps an alias to its columns."""
+    """What can be named at one place of the text. `sources` maps an alias to its columns; `outer` is the scope of the
+    query around this one."""
 
-    sources: Mapping[str, tuple[Visible, ...]]
-    columns: tuple[Visible, ...]
+    sources: Mapping[str, tuple[Visible, ...]] = field(default_factory=dict)
+    columns: tuple[Visible, ...] = ()
+    bases: tuple[Base, ...] = ()
+    outer: Scope | None = None
 
-    def named(self, name: str) -> list[ColumnRef]:
-        return [column.reference for column in self.columns if column.name == name]
+    def named(self, name: str) -> list[Expression]:
+        return [column.expression for column in self.columns if column.name == name]
 
 
-NO_SCOPE = Scope({}, ())
+@dataclass(frozen=True, slots=True)
+class FromItem:
+    """A relation with the names of its columns."""
+
+    relation: Relation
+    scope: Scope
 
 
-def table_scope(source: int, alias: str, table: Table) -> Scope:
+def scan(table: Table, alias: str) -> Scan:
+    positions = table.visible()
+    return Scan(table.name, alias, positions, tuple(_field(table, position) for position in positions))
+
+
+def _field(table: Table, position: int) -> Field:
+    column = table.columns[position]
+    return Field(column.name, column.type, column.nullable and position not in table.key)
+
+
+def table_item(table: Table, name: str, alias: str, column_names: Sequence[str] = ()) -> FromItem:
+    """A table of FROM. `name` is that of the mapping, under which others look it up."""
+    relation = replace(scan(table, alias), table=name)
+    item = named_item(relation, alias, column_names)
+    base = Base(0, table, relation.positions)
+    return FromItem(relation, replace(item.scope, bases=(base,)))
+
+
+def named_item(relation: Relation, alias: str, column_names: Sequence[str] = ()) -> FromItem:
+    """A relation under an alias; its first columns take the given names."""
+    names = [*column_names, *(field.name for field in relation.fields[len(column_names) :])]
     columns = tuple(
-        Visible(column.name, ColumnRef(source, position, column.name, column.type, column.nullable))
-        for position in table.visible()
-        for column in (table.columns[position],)
+        Visible(name, ColumnRef(0, position, name, field.type, field.nullable))
+        for position, (name, field) in enumerate(zip(names, relation.fields, strict=True))
     )
-    return Scope({alias: columns}, columns)
+    return FromItem(relation, Scope({alias: columns}, columns))
 
 
-def side_by_side(left: Scope, right: Scope) -> Scope:
-    return Scope({**left.sources, **right.sources}, left.columns + right.columns)
+def side_by_side(left: FromItem, right: FromItem) -> Scope:
+    """What a join's condition may name: both sides, before rows are padded with NULL."""
+    return _joined_scope(left, right, left.relation.fields + right.relation.fields)
+
+
+def joined(kind: str, left: FromItem, right: FromItem, condition: Expression | None) -> FromItem:
+    relation = Join(kind, left.relation, right.relation, condition)
+    return FromItem(relation, _joined_scope(left, right, relation.fields))
+
+
+def _joined_scope(left: FromItem, right: FromItem, fields: tuple[Field, ...]) -> Scope:
+    first, second = _moved(left.scope, 0, fields), _moved(right.scope, len(left.relation.fields), fields)
+    return Scope({**first.sources, **second.sources}, first.columns + second.columns, first.bases + second.bases)
+
+
+def _moved(scope: Scope, offset: int, fields: tuple[Field, ...]) -> Scope:
+    """The scope of an input inside a join: its columns stand further right, and may be NULL now."""
+
+    def leaf(reference: ColumnRef) -> ColumnRef:
+        position = reference.position + offset
+        return replace(reference, position=position, nullable=fields[position].nullable)
+
+    def move(columns: tuple[Visible, ...]) -> tuple[Visible, ...]:
+        return tuple(Visible(column.name, mapped(column.expression, leaf)) for column in columns)
+
+    sources = {alias: move(columns) for alias, columns in scope.sources.items()}
+    bases = tuple(replace(base, start=base.start + offset) for base in scope.bases)
+    return Scope(sources, move(scope.columns), bases)
+
+
+def joined_using(
+    kind: str, left: FromItem, right: FromItem, pairs: Sequence[tuple[str, Expression, Expression]]
+) -> FromItem:
+    """A join on columns of one name: they come first, once, and the others follow. `pairs` are the columns as
+    `side_by_side` names them.
+
+    PostgreSQL shows the side that is never padded (of an inner join the one that needs no conversion), and COALESCE of
+    both for FULL.
+    """
+    conditions = [coercion.comparison("=", ours, theirs) for _, ours, theirs in pairs]
+    item = joined(kind, left, right, all_of(conditions))
+    fields = item.relation.fields
+    merged = []
+    for (name, ours, theirs), condition in zip(pairs, conditions, strict=True):
+        assert isinstance(condition, Call), "a comparison is a call"
+        first, second = condition.args
+        shown: Expression
+        if kind == "full":
+            shown = Call("coalesce", (first, second), Type(first.type.kind))
+            if first == ours and second == theirs and ours.type == theirs.type:
+                shown = replace(shown, type=ours.type)
+        elif kind == "right" or (kind == "inner" and first != ours and second == theirs):
+            shown = second
+        else:
+            shown = first
+        merged.append(Visible(name, mapped(shown, lambda ref: replace(ref, nullable=fields[ref.position].nullable))))
+    gone = {name for name, _, _ in pairs}
+    rest = tuple(column for column in item.scope.columns if column.name not in gone)
+    return FromItem(item.relation, replace(item.scope, columns=tuple(merged) + rest))
 
 
 def find_source(source: Text, scope: Scope, alias: str, place: Place | None) -> tuple[Visible, ...]:
@@ -108,76 +271,6 @@ def find_source(source: Text, scope: Scope, alias: str, place: Place | None) -> 
         hint = nearest(alias, scope.sources) + "; an alias hides the name of its table"
         raise source.wrong(f"no table {alias} here in FROM", place, hint)
     return columns
-
-
-# --- FROM ---
-
-
-@dataclass(slots=True)
-class From:
-    """Collects sources and join conditions. Shared by SQL and the builder."""
-
-    tables: Mapping[str, Table]
-    views: Collection[str] = ()
-    sources: list[Source] = field(default_factory=list)
-    places: list[Place | None] = field(default_factory=list)
-    equalities: list[Equality] = field(default_factory=list)
-    filters: list[Expression] = field(default_factory=list)
-    converted: list[str] = field(default_factory=list)
-
-    def add(self, source: Text, name: str, alias: str, place: Place | None) -> Scope:
-        table = self.tables.get(name)
-        if name in self.views:
-            raise source.unsupported(f"a view on a view ({name})", place, "define it over the base tables")
-        if table is None:
-            raise source.wrong(f"unknown table {name}", place, nearest(name, self.tables))
-        if any(other.alias == alias for other in self.sources):
-            hint = "give each use of a table its own alias"
-            raise source.wrong(f"table name {alias} specified more than once", place, hint)
-        self.sources.append(Source(name, alias))
-        self.places.append(place)
-        return table_scope(len(self.sources) - 1, alias, table)
-
-    def require(self, condition: Expression) -> None:
-        """Takes one condition of ON, USING or WHERE: an equality that keys can serve, or a filter."""
-        columns = coercion.join_columns(condition)
-        if columns is None:
-            self._note_conversion(condition)
-            self.filters.append(condition)
-            return
-        equality = Equality(*columns)
-        if equality not in self.equalities:
-            self.equalities.append(equality)
-
-    def _note_conversion(self, condition: Expression) -> None:
-        if not isinstance(condition, Call) or condition.op != "=":
-            return
-        columns = [_uncast(argument) for argument in condition.args]
-        types = [sql_name(column.type) for column in columns if isinstance(column, ColumnRef)]
-        if len(types) == 2 and types[0] != types[1]:
-            self.converted.append(f"an equality of {types[0]} and {types[1]} cannot be looked up by key")
-
-    def check_connected(self, source: Text) -> None:
-        """Every source is reached from the first one through equalities."""
-        reached, grown = {0}, True
-        while grown:
-            edges = [{equality.left.source, equality.right.source} for equality in self.equalities]
-            new = {side for edge in edges if edge & reached for side in edge} - reached
-            reached |= new
-            grown = bool(new)
-        for index in range(len(self.sources)):
-            if index not in reached:
-                reason = "joins without any equality (a change would touch every row)"
-                hint = (
-                    self.converted[0] if self.converted else f"add a condition {self.sources[index].alias}.x = other.y"
-                )
-                raise source.unsupported(reason, self.places[index], hint)
-
-
-def _uncast(expression: Expression) -> Expression:
-    while isinstance(expression, Call) and expression.op == "cast":
-        expression = expression.args[0]
-    return expression
 
 
 # --- outputs and groups ---
@@ -192,52 +285,140 @@ class Item:
     place: Place | None
 
 
-def define(source: Text, collected: From, keys: tuple[Expression, ...] | None, items: Sequence[Item]) -> Definition:
-    """The definition of bound parts: decides whether it is an aggregate view, and checks its outputs."""
-    if keys is None and any(_has_aggregate(item.expression) for item in items):
-        keys = ()
-    outputs: list[Output] = []
-    names: set[str] = set()
-    for item in items:
-        expression = item.expression
-        if keys is not None:
-            expression = _over_groups(source, expression, keys, item.place)
-        if item.name in names:
-            raise source.wrong(f"two outputs named {item.name}", item.place, hint="give one of them an alias with AS")
-        names.add(item.name)
-        outputs.append(Output(item.name, expression, expression.type))
-    return Definition(
-        sources=tuple(collected.sources),
-        equalities=tuple(collected.equalities),
-        filters=tuple(collected.filters),
-        group_by=keys,
-        outputs=tuple(outputs),
-    )
+def output(name: str, expression: Expression) -> Output:
+    return Output(name, expression, nullable(expression))
 
 
-def _has_aggregate(expression: Expression) -> bool:
-    if isinstance(expression, Call):
-        return any(_has_aggregate(argument) for argument in expression.args)
-    return isinstance(expression, Aggregate)
+def project(relation: Relation, named: Iterable[tuple[str, Expression]]) -> Project:
+    return Project(relation, tuple(output(name, expression) for name, expression in named))
 
 
-def _over_groups(source: Text, expression: Expression, keys: tuple[Expression, ...], place: Place | None) -> Expression:
-    """The expression in terms of group keys and aggregates: what an output of an aggregate view may use."""
-    if expression in keys:
-        return GroupKey(keys.index(expression), expression.type)
-    if isinstance(expression, Call):
-        args = tuple(_over_groups(source, argument, keys, place) for argument in expression.args)
-        return Call(expression.op, args, expression.type)
-    if isinstance(expression, ColumnRef):
-        message = f"column {expression.name} must appear in GROUP BY or be used in an aggregate"
-        raise source.wrong(message, place, hint=f"add {expression.name} to GROUP BY")
-    return expression
+def require_unique_names(source: Text, names: Sequence[str], places: Sequence[Place | None]) -> None:
+    seen: set[str] = set()
+    for name, place in zip(names, places, strict=True):
+        if name in seen:
+            raise source.wrong(f"two outputs named {name}", place, hint="give one of them an alias with AS")
+        seen.add(name)
 
 
-def add_key(source: Text, keys: list[Expression], key: Expression, place: Place | None) -> None:
-    if _has_aggregate(key):
-        raise source.wrong("aggregate functions are not allowed in GROUP BY", place)
-    if key.type.kind == "json":
-        raise source.unsupported("comparison and grouping of json values", place)
-    if key not in keys:
-        keys.append(key)
+@dataclass(slots=True)
+class Groups:
+    """The groups of one SELECT while its expressions are bound. `keys` is None without GROUP BY."""
+
+    source: Text
+    scope: Scope
+    keys: list[Expression] | None = None
+    aggregates: list[Aggregate] = field(default_factory=list)
+
+    def add_key(self, key: Expression, place: Place | None) -> None:
+        if any(reference.source == AGGREGATE_SOURCE for reference in references(key)):
+            raise self.source.wrong("aggregate functions are not allowed in GROUP BY", place)
+        if key.type.kind == "json":
+            raise self.source.unsupported("comparison and grouping of json values", place)
+        keys = self.keys = self.keys or []
+        if find(key, keys) is None:
+            keys.append(key)
+
+    def add(self, aggregate: Aggregate) -> ColumnRef:
+        """A reference to the aggregate; the same one is computed once."""
+        same = (index for index, other in enumerate(self.aggregates) if repr(other) == repr(aggregate))
+        index = next(same, len(self.aggregates))
+        if index == len(self.aggregates):
+            self.aggregates.append(aggregate)
+        may_be_null = aggregate.kind not in ("count", "count_star")
+        return ColumnRef(AGGREGATE_SOURCE, index, aggregate.kind, aggregate.type, may_be_null)
+
+    def over(self, expression: Expression, place: Place | None) -> Expression:
+        """The expression in terms of keys and aggregates: what may stand outside of aggregates in a grouped query.
+
+        A column that GROUP BY does not name is taken if the keys hold the primary key of its table. It becomes a key:
+        the groups stay the same.
+        """
+        keys = self.keys = [] if self.keys is None else self.keys
+        index = find(expression, keys)
+        if index is not None:
+            return self._key(index)
+        if isinstance(expression, Call):
+            args = tuple(self.over(argument, place) for argument in expression.args)
+            return Call(expression.op, args, expression.type)
+        if isinstance(expression, ColumnRef) and expression.source == 0:
+            bases = [base for base in self.scope.bases if base.holds(expression.position)]
+            if bases and bases[0].determined_by(keys) and expression.type.kind != "json":
+                keys.append(expression)
+                return self._key(len(keys) - 1)
+            message = f"column {expression.name} must appear in GROUP BY or be used in an aggregate"
+            raise self.source.wrong(message, place, hint=f"add {expression.name} to GROUP BY")
+        return expression
+
+    def _key(self, index: int) -> ColumnRef:
+        assert self.keys is not None, "there is a key"
+        key = self.keys[index]
+        name = key.name if isinstance(key, ColumnRef) else "key"
+        return ColumnRef(KEY_SOURCE, index, name, key.type, nullable(key))
+
+    def group(self, relation: Relation) -> Group:
+        keys = tuple(self.keys or ())
+        names = [self._key(index).name for index in range(len(keys))]
+        names += [aggregate.kind for aggregate in self.aggregates]
+        may_be_null = [nullable(key) for key in keys]
+        may_be_null += [aggregate.kind not in ("count", "count_star") for aggregate in self.aggregates]
+        return Group(relation, keys, tuple(self.aggregates), tuple(names), tuple(may_be_null))
+
+    def finished(self, expression: Expression) -> Expression:
+        """What `over` gave, over the fields of `group`, once all keys are known."""
+        count = len(self.keys or ())
+
+        def leaf(reference: ColumnRef) -> ColumnRef:
+            offset = {KEY_SOURCE: 0, AGGREGATE_SOURCE: count}.get(reference.source)
+            if offset is None:
+                return reference
+            return replace(reference, source=0, position=reference.position + offset)
+
+        return mapped(expression, leaf)
+
+
+#: As PostgreSQL: there is no min(boolean), min(bytea) or min(json).
+_ORDERED = ("int", "decimal", "float", "str", "date", "timestamp", "timestamptz")
+_NUMERIC = ("int", "decimal", "float")
+#: Aggregates that a second row of the same value does not change.
+_IDEMPOTENT = ("min", "max", "bool_and", "bool_or")
+
+
+def aggregate(name: str, argument: Expression, *, distinct: bool = False) -> Aggregate:
+    """An aggregate of an expression. SUM of integers is an integer that may have more than 64 bits."""
+    if distinct:
+        coercion.require_equality(argument.type)
+    if name == "count":
+        return Aggregate("count", coercion.settled(argument), INT, distinct)
+    if argument.type == coercion.UNKNOWN:
+        if name in _NUMERIC_AGGREGATES:
+            raise ProgrammingError(f"function {name}(unknown) is not unique", hint="add an explicit CAST")
+        argument = coercion.settled(argument, BOOL if name in ("bool_and", "bool_or") else STR)
+    kind = argument.type.kind
+    takes = _NUMERIC if name in _NUMERIC_AGGREGATES else _ORDERED if name in ("min", "max") else ("bool",)
+    if kind not in takes:
+        raise coercion.no_function(name, (argument,))
+    exact = kind == "int" and name in _NUMERIC_AGGREGATES and name != "sum"
+    return Aggregate(name, argument, DECIMAL if exact else Type(kind), distinct and name not in _IDEMPOTENT)
+
+
+_NUMERIC_AGGREGATES = ("sum", "avg", "var_pop", "var_samp", "stddev_pop", "stddev_samp")
+
+
+def matched(name: str, left: Type, right: Type) -> Type:
+    """The type of one column of a set operation. Precision and length stay if both sides agree on them."""
+    if left == right and left != coercion.UNKNOWN:
+        return left
+    operands = [
+        coercion.unknown(None) if type_ == coercion.UNKNOWN else Literal(None, type_) for type_ in (left, right)
+    ]
+    return Type(coercion.matching(name, operands)[1].kind)
+
+
+def converted(expression: Expression, target: Type) -> Expression:
+    """The expression in exactly this type, which is one that it converts to silently."""
+    if expression.type == target:
+        return expression
+    if expression.type != coercion.UNKNOWN and expression.type.kind == target.kind:
+        return Call("cast", (expression,), target)
+    return coercion.widened(expression, target)

@@ -1,4 +1,4 @@
-"""The builder: a view as Python objects instead of SQL text, giving the same Definition.
+"""The builder: a view as Python objects instead of SQL text, giving the same relation.
 
     query(JoinTable("events", "e"), JoinTable("products", "p"), on=[JoinEdge("e.product", "p.id")],
           where="e.cost > 0", group_by=["p.category"], select={"cost": sum("e.cost"), "n": count()})
@@ -9,10 +9,10 @@ checked for its form here, and bound to tables with `bind`, which is when SQL is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .definition import Definition
+from .algebra import Relation
 from .errors import InterfaceError, ProgrammingError
 from .schema import Table
 
@@ -34,7 +34,8 @@ class JoinTable:
 
 @dataclass(frozen=True, slots=True)
 class JoinEdge:
-    """An equality between columns of two tables, each as "alias.column"."""
+    """An equality between columns of two tables, each as "alias.column". `kind`: which side keeps its rows that find no
+    partner; all edges of one table with those before it have one kind."""
 
     left: str
     right: str
@@ -51,25 +52,28 @@ class JoinEdge:
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """An aggregate for `select`. Made by `count`, `sum`, `avg`, `min` and `max`. No argument: COUNT(*)."""
+    """An aggregate for `select`. Made by `count`, `sum`, `min` and so on. No argument: COUNT(*)."""
 
     kind: str
     argument: str | None
+    distinct: bool = False
 
 
-def count(expression: str | None = None) -> AggregateCall:
-    """COUNT(*), or the number of rows in which the expression is not NULL."""
+def count(expression: str | None = None, distinct: bool = False) -> AggregateCall:
+    """COUNT(*), or the number of rows in which the expression is not NULL, or of its different values."""
     if expression is None:
+        if distinct:
+            raise InterfaceError("count(distinct=True) without an expression", hint='write count("e.cost", True)')
         return AggregateCall("count", None)
-    return _aggregate("count", expression)
+    return _aggregate("count", expression, distinct)
 
 
-def sum(expression: str) -> AggregateCall:
-    return _aggregate("sum", expression)
+def sum(expression: str, distinct: bool = False) -> AggregateCall:
+    return _aggregate("sum", expression, distinct)
 
 
-def avg(expression: str) -> AggregateCall:
-    return _aggregate("avg", expression)
+def avg(expression: str, distinct: bool = False) -> AggregateCall:
+    return _aggregate("avg", expression, distinct)
 
 
 def min(expression: str) -> AggregateCall:
@@ -78,6 +82,26 @@ def min(expression: str) -> AggregateCall:
 
 def max(expression: str) -> AggregateCall:
     return _aggregate("max", expression)
+
+
+def var_pop(expression: str, distinct: bool = False) -> AggregateCall:
+    """The variance of the values as the whole population."""
+    return _aggregate("var_pop", expression, distinct)
+
+
+def var_samp(expression: str, distinct: bool = False) -> AggregateCall:
+    """The variance of the values as a sample; NULL for fewer than two."""
+    return _aggregate("var_samp", expression, distinct)
+
+
+def stddev_pop(expression: str, distinct: bool = False) -> AggregateCall:
+    """The standard deviation of the values as the whole population."""
+    return _aggregate("stddev_pop", expression, distinct)
+
+
+def stddev_samp(expression: str, distinct: bool = False) -> AggregateCall:
+    """The standard deviation of the values as a sample; NULL for fewer than two."""
+    return _aggregate("stddev_samp", expression, distinct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +113,13 @@ class Query:
     where: str | None = None
     group_by: tuple[str, ...] | None = None
     select: tuple[tuple[str, str | AggregateCall], ...] | None = None
+    having: str | None = None
 
-    def bind(self, tables: Mapping[str, Table], views: Collection[str] = ()) -> Definition:
-        """The definition over these tables; raises what the equivalent SQL would raise."""
+    def bind(self, tables: Mapping[str, Table]) -> Relation:
+        """The relation over these tables (and views); raises what the equivalent SQL would raise."""
         from .sql import bind_query  # sqlglot costs 230 ms; a program that only reads views never pays it.
 
-        return bind_query(self, tables, views)
+        return bind_query(self, tables)
 
 
 def query(
@@ -103,11 +128,13 @@ def query(
     where: str | None = None,
     group_by: Sequence[str] | None = None,
     select: Mapping[str, str | AggregateCall] | None = None,
+    having: str | None = None,
 ) -> Query:
     """A view over the joined tables.
 
     Without `select`, all columns (or, with `group_by`, the group columns). Group columns that `select` does not name
-    come first in the output, under their own names, so that every group can be told from the others.
+    come first in the output, under their own names, so that every group can be told from the others. `having` is a
+    condition on groups.
     """
     _require_each("query() tables", tables, JoinTable)
     _require_each("on", _listed("on", on), JoinEdge)
@@ -116,10 +143,12 @@ def query(
     _require_unique_aliases(tables)
     if where is not None:
         _require_text("where", where)
+    if having is not None:
+        _require_text("having", having)
     groups = None if group_by is None else _listed("group_by", group_by)
     for text in groups or ():
         _require_text("group_by", text)
-    return Query(tuple(tables), tuple(on), where, groups or None, _selected(select))
+    return Query(tuple(tables), tuple(on), where, groups or None, _selected(select), having)
 
 
 def _selected(
@@ -136,9 +165,11 @@ def _selected(
     return tuple(select.items())
 
 
-def _aggregate(kind: str, expression: str) -> AggregateCall:
+def _aggregate(kind: str, expression: str, distinct: bool = False) -> AggregateCall:
     _require_text(f"{kind}()", expression)
-    return AggregateCall(kind, expression)
+    if not isinstance(distinct, bool):
+        raise InterfaceError(f"{kind}(): distinct must be True or False, not {distinct!r}")
+    return AggregateCall(kind, expression, distinct)
 
 
 def _require_text(what: str, value: object) -> None:

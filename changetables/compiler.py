@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from . import functions, numbers
+from . import casts, functions, texts
 from .errors import DataError, InternalError
 from .expressions import Call, ColumnRef, Expression, Literal
 from .types import BOOL, FLOAT, STR, Type, Value
@@ -32,7 +32,7 @@ Leaf: TypeAlias = Callable[[Expression], "Code"]
 
 _NUMERIC = ("int", "decimal", "float")
 #: Kinds whose values Python compares and hashes as SQL compares them.
-_HASHED = ("int", "str", "bytes", "date")
+_HASHED = ("int", "str", "bytes", "date", "timestamp", "timestamptz")
 _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 #: A float against a constant that is not NaN: Python's comparisons with NaN are all false but `!=`, SQL's NaN is above.
@@ -60,28 +60,8 @@ _WITH_NAN = {
     ">": "{lt}({1}, {0})",
     ">=": "not {lt}({0}, {1})",
 }
-_ARITHMETIC: dict[tuple[str, str], tuple[str, Callable[..., Value]]] = {
-    ("+", "int"): ("int_add", numbers.int_add),
-    ("-", "int"): ("int_sub", numbers.int_sub),
-    ("*", "int"): ("int_mul", numbers.int_mul),
-    ("/", "int"): ("int_div", numbers.int_div),
-    ("%", "int"): ("int_mod", numbers.int_mod),
-    ("neg", "int"): ("int_neg", numbers.int_neg),
-    ("abs", "int"): ("int_abs", numbers.int_abs),
-    ("+", "float"): ("float_add", numbers.float_add),
-    ("-", "float"): ("float_sub", numbers.float_sub),
-    ("*", "float"): ("float_mul", numbers.float_mul),
-    ("/", "float"): ("float_div", numbers.float_div),
-    ("neg", "float"): ("float_neg", functions.float_neg),
-    ("abs", "float"): ("float_abs", functions.float_abs),
-    ("+", "decimal"): ("decimal_add", numbers.decimal_add),
-    ("-", "decimal"): ("decimal_sub", numbers.decimal_sub),
-    ("*", "decimal"): ("decimal_mul", numbers.decimal_mul),
-    ("/", "decimal"): ("decimal_div", numbers.decimal_div),
-    ("%", "decimal"): ("decimal_mod", numbers.decimal_mod),
-    ("neg", "decimal"): ("decimal_neg", numbers.decimal_neg),
-    ("abs", "decimal"): ("decimal_abs", numbers.decimal_abs),
-}
+#: Operators whose arguments are converted to the type of the result; other functions get theirs as they are.
+_ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "neg", "abs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +151,7 @@ class Compiler:
         if depth >= EXPRESSION_DEPTH_MAX:
             return self._outlined(expression)
         code = self._call(expression, depth + 1)
-        if all(isinstance(argument, Literal) for argument in expression.args):
-            return self._folded(code)
-        return code
+        return self._folded(code) if _is_constant(expression) else code
 
     def _constant(self, value: Value, type_: Type) -> Code:
         if value is None or value is True or value is False:
@@ -205,7 +183,7 @@ class Compiler:
         method = _SPECIAL.get(op)
         if method is not None:
             return method(self, call, depth)
-        return self._arithmetic(call, depth)
+        return self._function(call, depth)
 
     def _strict(
         self, args: Sequence[Code], type_: Type, build: Callable[..., str], *, safe: bool = True, nullable: bool = False
@@ -230,13 +208,16 @@ class Compiler:
         body = build(*names)
         return Code(f"(None if {guard} else {body})", type_, True, all_safe, guard=guard, body=f"({body})")
 
-    def _arithmetic(self, call: Call, depth: int) -> Code:
-        if (call.op, call.type.kind) not in _ARITHMETIC:
-            raise InternalError(f"no code for {call.op} giving {call.type}")
-        hint, function = _ARITHMETIC[call.op, call.type.kind]
-        args = [self._converted(self._value(argument, depth), call.type) for argument in call.args]
-        name = self.bind(function, hint)
-        safe = call.op in ("neg", "abs") and call.type.kind != "int"
+    def _function(self, call: Call, depth: int) -> Code:
+        args = [self._value(argument, depth) for argument in call.args]
+        if call.op in _ARITHMETIC:
+            args = [self._converted(code, call.type) for code in args]
+        key = (call.op, args[0].type.kind if args else "")
+        function = functions.FUNCTIONS.get(key)
+        if function is None:
+            raise InternalError(f"no code for {call.op} of {key[1]}")
+        name = self.bind(function, function.__name__)
+        safe = key in functions.SAFE_FUNCTIONS
         return self._strict(args, call.type, lambda *names: f"{name}({', '.join(names)})", safe=safe)
 
     def _converted(self, code: Code, target: Type) -> Code:
@@ -249,14 +230,15 @@ class Compiler:
         if code.type.kind == "null":
             return replace(code, type=target)
         try:
-            function = functions.caster(code.type, target)
+            function = casts.caster(code.type, target)
         except KeyError:
             raise InternalError(f"no cast from {code.type} to {target}") from None
         if function is None:
             return replace(code, type=target)
         name = self.bind(function, "cast")
-        safe = (code.type.kind, target.kind) in functions.SAFE_CASTS and target.precision is None
-        return self._strict([code], target, lambda text: f"{name}({text})", safe=safe or target.kind == "str")
+        same = code.type.kind == target.kind
+        safe = (same or (code.type.kind, target.kind) in casts.SAFE_CASTS) and target.precision is None
+        return self._strict([code], target, lambda text: f"{name}({text})", safe=safe)
 
     # --- comparison ---
 
@@ -370,7 +352,7 @@ class Compiler:
         items = [self._converted(code, common) for code in items]
         constants = [self.namespace.get(code.text) for code in items[1:] if code.simple]
         if (
-            common.kind in ("int", "str", "bytes", "date")
+            common.kind in _HASHED
             and len(constants) == len(items) - 1
             and None not in constants
         ):
@@ -436,23 +418,36 @@ class Compiler:
     def _cast(self, call: Call, depth: int) -> Code:
         return self._cast_to(self._value(call.args[0], depth), call.type)
 
-    def _lower(self, call: Call, depth: int) -> Code:
-        return self._strict(
-            [self._text(call.args[0], depth)], STR, (self.bind(functions.lower, "lower") + "({0})").format
-        )
-
-    def _upper(self, call: Call, depth: int) -> Code:
-        return self._strict(
-            [self._text(call.args[0], depth)], STR, (self.bind(functions.upper, "upper") + "({0})").format
-        )
-
-    def _length(self, call: Call, depth: int) -> Code:
-        return self._strict([self._value(call.args[0], depth)], call.type, "len({0})".format)
-
     def _concatenation(self, call: Call, depth: int) -> Code:
-        args = [self._value(argument, depth) for argument in call.args]
-        args = [self._converted(code, call.type) for code in args]
-        return self._strict(args, call.type, lambda *names: " + ".join(names))
+        args = [self._converted(self._value(argument, depth), call.type) for argument in call.args]
+        name, fail = self.fresh("t"), self.bind(texts.too_long, "too_long")
+        limit = f"({name} if len({name} := {{}}) <= {texts.RESULT_CHARACTERS_MAX} else {fail}())"
+        return self._strict(args, call.type, lambda *names: limit.format(" + ".join(names)), safe=False)
+
+    def _concat(self, call: Call, depth: int) -> Code:
+        """Parts that are NULL count as empty."""
+        args = [self._text(argument, depth) for argument in call.args]
+        parts = [f"({code.text} or '')" if code.nullable else code.text for code in args]
+        name = self.bind(texts.limited, "limited")
+        return Code(f"{name}(''.join(({', '.join(parts)},)))", STR, safe=False)
+
+    def _concat_ws(self, call: Call, depth: int) -> Code:
+        args = [self._text(argument, depth) for argument in call.args]
+        name = self.bind(texts.concat_ws, "concat_ws")
+        return Code(f"{name}({', '.join(code.text for code in args)})", STR, args[0].nullable, safe=False)
+
+    def _extreme(self, call: Call, depth: int) -> Code:
+        """GREATEST and LEAST: NULLs do not count."""
+        args = [self._converted(self._value(argument, depth), call.type) for argument in call.args]
+        if len(args) == 1:
+            return args[0]
+        kind = call.type.kind if call.type.kind in ("float", "decimal") else ""
+        function: object = functions.EXTREMES[call.op, kind]
+        if not kind and not any(code.nullable for code in args):
+            function = max if call.op == "greatest" else min
+        name = self.bind(function, call.op)
+        nullable, safe = all(code.nullable for code in args), all(code.safe for code in args)
+        return Code(f"{name}({', '.join(code.text for code in args)})", call.type, nullable, safe)
 
     def _text(self, expression: Expression, depth: int) -> Code:
         return self._converted(self._value(expression, depth), STR)
@@ -460,17 +455,19 @@ class Compiler:
     def _like(self, call: Call, depth: int) -> Code:
         text, pattern = self._text(call.args[0], depth), self._text(call.args[1], depth)
         constant = self.namespace.get(pattern.text) if pattern.simple else None
-        if isinstance(constant, str):
-            try:
-                match = self.bind(functions.like_matcher(constant), "like")
-            except DataError:  # A wrong pattern must fail for each row, as in SQL; the general form below does that.
-                constant = None
-            else:
-                return self._strict(
-                    [text], BOOL, ("{0}({1}) is not None".replace("{0}", match).replace("{1}", "{0}")).format
-                )
-        name = self.bind(functions.like, "like")
+        matcher = self._matcher(call.op, constant) if isinstance(constant, str) else None
+        if matcher is not None:
+            subject = "{0}" if call.op == "like" else self.bind(texts.lower, "lower") + "({0})"
+            return self._strict([text], BOOL, f"{matcher}({subject}) is not None".format)
+        name = self.bind(texts.like if call.op == "like" else texts.ilike, call.op)
         return self._strict([text, pattern], BOOL, (name + "({0}, {1})").format, safe=False)
+
+    def _matcher(self, op: str, pattern: str) -> str | None:
+        """The function of a constant pattern; None for a wrong one, which must fail for each row, as in SQL."""
+        try:
+            return self.bind(texts.like_matcher(pattern if op == "like" else texts.lower(pattern)), op)
+        except DataError:
+            return None
 
 
 _SPECIAL: dict[str, Callable[[Compiler, Call, int], Code]] = {
@@ -482,11 +479,13 @@ _SPECIAL: dict[str, Callable[[Compiler, Call, int], Code]] = {
     "coalesce": Compiler._coalesce,
     "nullif": Compiler._nullif,
     "cast": Compiler._cast,
-    "lower": Compiler._lower,
-    "upper": Compiler._upper,
-    "length": Compiler._length,
+    "greatest": Compiler._extreme,
+    "least": Compiler._extreme,
     "||": Compiler._concatenation,
+    "concat": Compiler._concat,
+    "concat_ws": Compiler._concat_ws,
     "like": Compiler._like,
+    "ilike": Compiler._like,
 }
 
 
@@ -513,6 +512,12 @@ def _variables(expression: Expression) -> set[str]:
     if isinstance(expression, Call):
         return set().union(*(_variables(argument) for argument in expression.args))
     return set() if isinstance(expression, Literal) else {"row"}
+
+
+def _is_constant(expression: Expression) -> bool:
+    if isinstance(expression, Call):
+        return all(map(_is_constant, expression.args))
+    return isinstance(expression, Literal)
 
 
 def _flat(call: Call) -> list[Expression]:

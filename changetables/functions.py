@@ -1,43 +1,19 @@
-"""What compiled expressions call: comparison with SQL's NaN, LIKE, text forms and casts as in PostgreSQL.
+"""The operators and functions that compiled expressions call, by name and by the kind of the first argument.
 
-The compiler binds these into the namespace of the code that it makes. No argument is ever None: NULL is handled in
-the compiled code, where the types say that it is possible.
+The compiler binds them into the namespace of the code that it makes. No argument is ever None: NULL is handled in the
+compiled code, where the types say that it is possible.
 """
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Callable
 from decimal import Decimal
-from functools import lru_cache
 
-from . import numbers
-from .errors import DataError
-from .types import INT_MAX, INT_MIN, NAN, Type, Value
-
-#: Significant digits that PostgreSQL keeps when it makes a numeric of a double (DBL_DIG).
-FLOAT_DIGITS = 15
-#: Digits of the largest 64-bit integer.
-INT_DIGITS_MAX = 19
-#: Patterns of LIKE that are not constants: how many compiled ones are kept.
-LIKE_PATTERNS_MAX = 256
-
-_INT_TEXT = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
-_NUMBER_TEXT = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
-_SPECIAL_TEXT = {
-    "nan": "NaN",
-    "inf": "Infinity",
-    "+inf": "Infinity",
-    "infinity": "Infinity",
-    "+infinity": "Infinity",
-    "-inf": "-Infinity",
-    "-infinity": "-Infinity",
-}
-_BOOL_TEXT = {
-    **dict.fromkeys(("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"), True),
-    **dict.fromkeys(("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"), False),
-}
+from . import mathematics, moments, numbers, texts
+from .casts import date_to_timestamp as date_to_timestamp
+from .casts import decimal_to_float as decimal_to_float
+from .expressions import OPERATORS
+from .types import NAN, Value
 
 # --- comparison: NaN equals NaN and is above everything ---
 
@@ -72,226 +48,140 @@ def float_abs(a: float) -> float:
     return abs(a) if a == a else NAN
 
 
-# --- LIKE ---
+# --- GREATEST and LEAST: of several that are equal the first one counts, as it may look different (1.0 and 1.00) ---
 
 
-@lru_cache(maxsize=LIKE_PATTERNS_MAX)
-def like_matcher(pattern: str) -> Callable[[str], object]:
-    """A function that says whether a text matches a LIKE pattern.
+def _extreme(below: Callable[..., bool], *, greatest: bool) -> Callable[..., Value]:
+    def extreme(*values: Value) -> Value:
+        found = None
+        for value in values:
+            if value is None:
+                continue
+            if found is None or (below(found, value) if greatest else below(value, found)):
+                found = value
+        return found
 
-    Between two '%' the leftmost match of a segment is always good enough, so each one is an atomic group: matching
-    is linear in the text for each segment, whatever the pattern.
-    """
-    segments = _like_segments(pattern)
-    if len(segments) == 1:
-        return re.compile(segments[0], re.DOTALL).fullmatch
-    middle = "".join(f"(?>.*?{segment})" for segment in segments[1:-1])
-    return re.compile(f"{segments[0]}{middle}.*{segments[-1]}", re.DOTALL).fullmatch
-
-
-def _like_segments(pattern: str) -> list[str]:
-    segments, characters = [""], iter(pattern)
-    for character in characters:
-        if character == "%":
-            segments.append("")
-            continue
-        if character == "\\":
-            escaped = next(characters, None)
-            if escaped is None:
-                raise DataError("LIKE pattern must not end with escape character", hint="write a backslash twice")
-            segments[-1] += re.escape(escaped)
-        else:
-            segments[-1] += "." if character == "_" else re.escape(character)
-    return segments
+    return extreme
 
 
-def like(text: str, pattern: str) -> bool:
-    return like_matcher(pattern)(text) is not None
+def _plain_lt(a: int, b: int) -> bool:
+    return a < b
 
 
-# --- text ---
-
-
-def lower(text: str) -> str:
-    """PostgreSQL maps characters one by one: none becomes two, and none depends on its neighbours."""
-    return text.lower() if text.isascii() else "".join(_one(character, character.lower()) for character in text)
-
-
-def upper(text: str) -> str:
-    return text.upper() if text.isascii() else "".join(_one(character, character.upper()) for character in text)
-
-
-def _one(character: str, mapped: str) -> str:
-    return mapped if len(mapped) == 1 else character
-
-
-def float_text(value: float) -> str:
-    """The shortest digits that give the same double, with the exponent where PostgreSQL writes one."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    text = "".join(map(str, digits)).lstrip("0").rstrip("0")
-    if not text:
-        return "-0" if sign else "0"
-    assert isinstance(exponent, int)
-    point = len(digits) + exponent - 1  # The exponent of the first digit.
-    minus = "-" if sign else ""
-    if -5 < point < FLOAT_DIGITS:
-        return minus + format(Decimal(f"{text}e{point - len(text) + 1}"), "f")
-    fraction = f".{text[1:]}" if len(text) > 1 else ""
-    return f"{minus}{text[0]}{fraction}e{'-' if point < 0 else '+'}{abs(point):02d}"
-
-
-def decimal_text(value: Decimal) -> str:
-    return format(value, "f") if value.is_finite() else str(value)
-
-
-def bool_text(value: bool) -> str:
-    return "true" if value else "false"
-
-
-_TEXT_FORMS: dict[str, Callable[..., str]] = {
-    "int": str,
-    "float": float_text,
-    "decimal": decimal_text,
-    "bool": bool_text,
+_BELOW: dict[str, Callable[..., bool]] = {"float": float_lt, "decimal": decimal_lt}
+#: By name and kind; they skip None. Kinds that are not here compare as Python does: kind "".
+EXTREMES: dict[tuple[str, str], Callable[..., Value]] = {
+    (name, kind): _extreme(below, greatest=name == "greatest")
+    for name in ("greatest", "least")
+    for kind, below in {"": _plain_lt, **_BELOW}.items()
 }
 
 
-# --- casts ---
+# --- strict functions ---
 
-
-def _invalid(kind: str, text: object) -> DataError:
-    return DataError(f"invalid input syntax for type {kind}: {text!r}")
-
-
-def _checked_int(value: int) -> int:
-    if INT_MIN <= value <= INT_MAX:
-        return value
-    raise DataError("integer out of range", hint="integers have 64 bits; use numeric")
-
-
-def float_to_int(value: float) -> int:
-    """Halves go to the even neighbour, as in PostgreSQL for double precision."""
-    if value != value or value in (float("inf"), float("-inf")):
-        raise DataError(f"cannot convert {float_text(value)} to an integer")
-    return _checked_int(round(value))
-
-
-def decimal_to_int(value: Decimal) -> int:
-    """Halves go away from zero, as in PostgreSQL for numeric."""
-    if not value.is_finite():
-        raise DataError(f"cannot convert {value} to an integer")
-    return _checked_int(int(numbers.decimal_round(value, 0)))
-
-
-def float_to_decimal(value: float) -> Decimal:
-    if value != value:
-        return numbers.DECIMAL_NAN
-    if value in (float("inf"), float("-inf")):
-        return Decimal(value)
-    return numbers.decimal_value(Decimal(f"{value:.{FLOAT_DIGITS}g}"))
-
-
-def decimal_to_float(value: Decimal) -> float:
-    if value.is_nan():
-        return NAN
-    result = float(value)
-    if value.is_finite() and result in (float("inf"), float("-inf")):
-        raise DataError("value out of range for double precision")
-    return result
-
-
-def text_to_int(text: str) -> int:
-    if not _INT_TEXT.fullmatch(text):
-        raise _invalid("bigint", text)
-    # Python refuses to read thousands of digits at once; these would be out of range anyway.
-    digits = text.strip().lstrip("+-").lstrip("0")
-    return _checked_int(int(text) if len(digits) <= INT_DIGITS_MAX else INT_MAX + 1)
-
-
-def text_to_float(text: str) -> float:
-    special = _SPECIAL_TEXT.get(text.strip().lower())
-    if special is not None:
-        return NAN if special == "NaN" else float(special)
-    if not _NUMBER_TEXT.fullmatch(text):
-        raise _invalid("double precision", text)
-    result = float(text)
-    if result in (float("inf"), float("-inf")):
-        raise DataError(f"{text!r} is out of range for type double precision")
-    return result
-
-
-def text_to_decimal(text: str) -> Decimal:
-    special = _SPECIAL_TEXT.get(text.strip().lower())
-    if special is not None:
-        return numbers.DECIMAL_NAN if special == "NaN" else Decimal(special)
-    if not _NUMBER_TEXT.fullmatch(text):
-        raise _invalid("numeric", text)
-    return numbers.decimal_value(Decimal(text.strip()))
-
-
-def text_to_bool(text: str) -> bool:
-    value = _BOOL_TEXT.get(text.strip().lower())
-    if value is None:
-        raise _invalid("boolean", text)
-    return value
-
-
-def date_to_timestamp(value: datetime.date) -> datetime.datetime:
-    return datetime.datetime(value.year, value.month, value.day)
-
-
-def timestamp_to_date(value: datetime.datetime) -> datetime.date:
-    return value.date()
-
-
-def int_to_bool(value: int) -> bool:
-    return value != 0
-
-
-_CASTS: dict[tuple[str, str], Callable[..., Value]] = {
-    ("int", "float"): float,
-    ("int", "decimal"): Decimal,
-    ("int", "bool"): int_to_bool,
-    ("bool", "int"): int,
-    ("float", "int"): float_to_int,
-    ("float", "decimal"): float_to_decimal,
-    ("decimal", "int"): decimal_to_int,
-    ("decimal", "float"): decimal_to_float,
-    ("date", "timestamp"): date_to_timestamp,
-    ("timestamp", "date"): timestamp_to_date,
-    ("str", "int"): text_to_int,
-    ("str", "float"): text_to_float,
-    ("str", "decimal"): text_to_decimal,
-    ("str", "bool"): text_to_bool,
+#: By name and the kind of the first argument. The result is NULL exactly if an argument is.
+FUNCTIONS: dict[tuple[str, str], Callable[..., Value]] = {
+    ("+", "int"): numbers.int_add,
+    ("-", "int"): numbers.int_sub,
+    ("*", "int"): numbers.int_mul,
+    ("/", "int"): numbers.int_div,
+    ("%", "int"): numbers.int_mod,
+    ("neg", "int"): numbers.int_neg,
+    ("abs", "int"): numbers.int_abs,
+    ("gcd", "int"): mathematics.int_gcd,
+    ("lcm", "int"): mathematics.int_lcm,
+    ("+", "float"): numbers.float_add,
+    ("-", "float"): numbers.float_sub,
+    ("*", "float"): numbers.float_mul,
+    ("/", "float"): numbers.float_div,
+    ("neg", "float"): float_neg,
+    ("abs", "float"): float_abs,
+    ("ceil", "float"): mathematics.float_ceil,
+    ("floor", "float"): mathematics.float_floor,
+    ("round", "float"): mathematics.float_round,
+    ("trunc", "float"): mathematics.float_trunc,
+    ("sign", "float"): mathematics.float_sign,
+    ("sqrt", "float"): mathematics.float_sqrt,
+    ("exp", "float"): mathematics.float_exp,
+    ("ln", "float"): mathematics.float_ln,
+    ("log10", "float"): mathematics.float_log10,
+    ("power", "float"): mathematics.float_power,
+    ("+", "decimal"): numbers.decimal_add,
+    ("-", "decimal"): numbers.decimal_sub,
+    ("*", "decimal"): numbers.decimal_mul,
+    ("/", "decimal"): numbers.decimal_div,
+    ("%", "decimal"): numbers.decimal_mod,
+    ("neg", "decimal"): numbers.decimal_neg,
+    ("abs", "decimal"): numbers.decimal_abs,
+    ("ceil", "decimal"): mathematics.decimal_ceil,
+    ("floor", "decimal"): mathematics.decimal_floor,
+    ("round", "decimal"): mathematics.decimal_round_to,
+    ("trunc", "decimal"): mathematics.decimal_trunc,
+    ("sign", "decimal"): mathematics.decimal_sign,
+    ("sqrt", "decimal"): mathematics.decimal_sqrt,
+    ("exp", "decimal"): mathematics.decimal_exp,
+    ("ln", "decimal"): mathematics.decimal_ln,
+    ("log", "decimal"): mathematics.decimal_log,
+    ("log10", "decimal"): mathematics.decimal_log10,
+    ("power", "decimal"): mathematics.decimal_power,
+    ("div", "decimal"): mathematics.decimal_div_whole,
+    ("gcd", "decimal"): mathematics.decimal_gcd,
+    ("lcm", "decimal"): mathematics.decimal_lcm,
+    ("lower", "str"): texts.lower,
+    ("upper", "str"): texts.upper,
+    ("initcap", "str"): texts.initcap,
+    ("length", "str"): len,
+    ("length", "bytes"): len,
+    ("octet_length", "str"): texts.octet_length,
+    ("octet_length", "bytes"): len,
+    ("substring", "str"): texts.substring,
+    ("substring", "bytes"): texts.substring,
+    ("left", "str"): texts.left,
+    ("right", "str"): texts.right,
+    ("btrim", "str"): texts.btrim,
+    ("ltrim", "str"): texts.ltrim,
+    ("rtrim", "str"): texts.rtrim,
+    ("lpad", "str"): texts.lpad,
+    ("rpad", "str"): texts.rpad,
+    ("replace", "str"): texts.replace,
+    ("translate", "str"): texts.translate,
+    ("strpos", "str"): texts.strpos,
+    ("strpos", "bytes"): texts.strpos,
+    ("starts_with", "str"): texts.starts_with,
+    ("repeat", "str"): texts.repeat,
+    ("reverse", "str"): texts.reverse,
+    ("split_part", "str"): texts.split_part,
+    ("ascii", "str"): texts.ascii_code,
+    ("chr", "int"): texts.chr_of,
+    ("like_escape", "str"): texts.like_escape,
+    ("add_days", "date"): moments.add_days,
+    ("days_between", "date"): moments.days_between,
+    ("add_interval", "timestamp"): moments.add_interval,
+    ("add_interval", "timestamptz"): moments.add_interval,
+    ("date_trunc", "timestamp"): moments.date_trunc,
+    ("date_trunc", "timestamptz"): moments.date_trunc,
+    ("extract", "date"): moments.extract_date,
+    ("extract", "timestamp"): moments.extract_timestamp,
+    ("extract", "timestamptz"): moments.extract_timestamptz,
+    ("date_part", "timestamp"): moments.date_part,
+    ("date_part", "timestamptz"): moments.date_part_tz,
+    ("make_date", "int"): moments.make_date,
 }
-#: Casts that cannot raise, whatever the value.
-SAFE_CASTS = frozenset({("int", "float"), ("int", "decimal"), ("int", "bool"), ("bool", "int"), ("date", "timestamp")})
+#: Those that cannot raise, whatever the values.
+SAFE_FUNCTIONS = frozenset(
+    {
+        ("neg", "float"), ("neg", "decimal"), ("abs", "float"), ("abs", "decimal"),
+        ("ceil", "float"), ("floor", "float"), ("round", "float"), ("trunc", "float"),
+        ("sign", "float"), ("sign", "decimal"),
+        *((name, kind) for name, kind in FUNCTIONS if name in (
+            "lower", "upper", "initcap", "length", "octet_length", "left", "right", "btrim", "ltrim", "rtrim", "strpos",
+            "starts_with", "reverse", "ascii", "translate", "days_between",
+        )),
+    }
+)  # fmt: skip
 
-
-def caster(source: Type, target: Type) -> Callable[..., Value] | None:
-    """The function that casts a value, or None if the value stays as it is. Raises KeyError for an unknown cast."""
-    convert: Callable[..., Value] | None = None
-    if source.kind != target.kind:
-        convert = _TEXT_FORMS[source.kind] if target.kind == "str" else _CASTS[source.kind, target.kind]
-    fit = _fitter(target) if target != source else None
-    if convert is None or fit is None:
-        return convert or fit
-    first, second = convert, fit
-    return lambda value: second(first(value))
-
-
-def _fitter(target: Type) -> Callable[..., Value] | None:
-    if target.kind == "decimal" and target.precision is not None:
-        return _scaler(target.precision, target.scale or 0)
-    if target.kind == "str" and target.length is not None:
-        length = target.length
-        return lambda text: text[:length]
-    return None
-
-
-def _scaler(precision: int, scale: int) -> Callable[[Decimal], Decimal]:
-    return lambda value: numbers.decimal_fit(value, precision, scale)
+#: Operators whose result is never NULL.
+NEVER_NULL = frozenset({"is_null", "is_not_null", "is_distinct", "is_not_distinct", "concat"})
+#: Operators whose result can be NULL only if an argument is NULL. What is in neither set: CASE and COALESCE are NULL
+#: only if a result of theirs can be (of COALESCE: if all can be), NULLIF always can be.
+STRICT_OPERATORS = OPERATORS - NEVER_NULL - {"case", "coalesce", "nullif"}

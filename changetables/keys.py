@@ -40,7 +40,9 @@ TABLE_ID_MAX = 2**32 - 2
 INDEX_PREFIX_BYTES_MAX = 200
 #: A shortened key ends with 0xff and a digest of this size: two keys that share it are beyond reach.
 DIGEST_BYTES = 32
-_SHORTENED_TAIL_BYTES = 1 + DIGEST_BYTES
+SHORTENED_TAIL_BYTES = 1 + DIGEST_BYTES
+#: What is left of a key that was cut: keys that differ within it are in order.
+KEY_BYTES_KEPT = KEY_BYTES_MAX - SHORTENED_TAIL_BYTES
 
 Encoder: TypeAlias = Callable[[tuple[Value, ...]], bytes]
 Columns: TypeAlias = Sequence[tuple[Type, bool]]
@@ -73,7 +75,7 @@ def shorten(key: bytes, limit: int) -> bytes:
     A key stays whole up to limit - 33 bytes, not up to `limit`: then none that stayed whole can be a prefix of (or
     equal to) a shortened one, and the store's rule that no key is a prefix of another holds for both together.
     """
-    kept_bytes = limit - _SHORTENED_TAIL_BYTES
+    kept_bytes = limit - SHORTENED_TAIL_BYTES
     if len(key) <= kept_bytes:
         return key
     return key[:kept_bytes] + b"\xff" + blake2b(key, digest_size=DIGEST_BYTES).digest()
@@ -303,8 +305,8 @@ def _tuple_read(count: int) -> str:
 
 
 _CHECKED = (KEY_BYTES_MAX, _key_too_long)
-_SHORTENED = (KEY_BYTES_MAX - _SHORTENED_TAIL_BYTES, _shorten_key)
-_INDEX_PREFIX = (INDEX_PREFIX_BYTES_MAX - _SHORTENED_TAIL_BYTES, _shorten_index_prefix)
+_SHORTENED = (KEY_BYTES_MAX - SHORTENED_TAIL_BYTES, _shorten_key)
+_INDEX_PREFIX = (INDEX_PREFIX_BYTES_MAX - SHORTENED_TAIL_BYTES, _shorten_index_prefix)
 
 
 class KeyCodec:
@@ -342,7 +344,7 @@ class KeyCodec:
 
     def encode_prefix_short(self, values: tuple[Value, ...]) -> bytes:
         """The same for keys by `encode_short`. A cut prefix finds other rows too: compare their values."""
-        return self.encode_prefix(values)[: KEY_BYTES_MAX - _SHORTENED_TAIL_BYTES]
+        return self.encode_prefix(values)[: KEY_BYTES_MAX - SHORTENED_TAIL_BYTES]
 
     def row_encoder(self, positions: Sequence[int], *, checked: bool = False) -> Encoder:
         """`encode_checked` or `encode_short` of the values at these positions of a row, without a tuple in between."""
@@ -370,6 +372,75 @@ class KeyCodec:
 def key_codec(table_id: int, columns: Columns) -> KeyCodec:
     """The codec for keys of these (type, nullable) columns."""
     return KeyCodec(table_id, columns)
+
+
+# --- views ----------------------------------------------------------------------------------------------------------
+
+
+class ViewKeyCodec(KeyCodec):
+    """Keys of views. All columns but the last are shortened by themselves if they are long, so that the rows of one
+    group stand together, in the order of the last column: there MIN and MAX are found."""
+
+    __slots__ = ("_encode_last", "group_prefix")
+
+    def __init__(self, table_id: int, columns: Columns) -> None:
+        super().__init__(table_id, columns)
+        group, last = self.columns[:-1], self.columns[-1:]
+        self.group_prefix = _encoder(table_id, group, _tuple_read(len(group)), _INDEX_PREFIX)
+        self._encode_last = _encoder(table_id, last, _tuple_read(len(last)), None)
+        width_bytes_max = _KeyExpression(table_id, group).width_bytes_max
+        if group and (width_bytes_max is None or width_bytes_max > _INDEX_PREFIX[0]):
+            self.encode_short = self._encode_by_group
+
+    def _encode_by_group(self, values: tuple[Value, ...]) -> bytes:
+        key = self.group_prefix(values[:-1]) + self._encode_last(values[-1:])[TABLE_PREFIX_BYTES:]
+        return key if len(key) <= _SHORTENED[0] else _shorten_key(key)
+
+    def encode_prefix_short(self, values: tuple[Value, ...]) -> bytes:
+        if len(values) == len(self.columns) - 1:
+            return self.group_prefix(values)
+        return self.encode_prefix(values)[: _INDEX_PREFIX[0]]
+
+
+class OrderedKeyCodec(KeyCodec):
+    """Keys that sort as ORDER BY asks: `orders` are (descending, nulls first) of each column.
+
+    Each column is a byte for NULL or not, then its encoding, with all bits inverted if it descends: every encoding ends
+    itself, so inverted ones compare the other way round.
+    """
+
+    __slots__ = ("_encoders", "_orders")
+
+    def __init__(self, table_id: int, columns: Columns, orders: Sequence[tuple[bool, bool]]) -> None:
+        super().__init__(table_id, columns)
+        self._orders = tuple(orders)
+        self._encoders = tuple(_encoder(0, [(column_type, False)], _tuple_read(1), None) for column_type, _ in columns)
+        self.encode = self._ordered
+        self.encode_short = self._ordered_short
+
+    def _ordered(self, values: tuple[Value, ...]) -> bytes:
+        parts = [_table_prefix(self.table_id)]
+        for value, encode, (descending, nulls_first) in zip(values, self._encoders, self._orders, strict=False):
+            if value is None:
+                parts.append(b"\x00" if nulls_first else b"\x02")
+            else:
+                encoded = encode((value,))[TABLE_PREFIX_BYTES:]
+                parts.append(b"\x01" + (encoded.translate(_INVERTED) if descending else encoded))
+        return b"".join(parts)
+
+    def _ordered_short(self, values: tuple[Value, ...]) -> bytes:
+        return _shorten_key(self._ordered(values))
+
+    def encode_prefix(self, values: tuple[Value, ...]) -> bytes:
+        return self._ordered(values)
+
+
+_INVERTED = bytes(255 - byte for byte in range(256))
+
+
+def was_shortened(key: bytes) -> bool:
+    """Whether a key may have been cut: then rows whose keys begin alike are not in order."""
+    return len(key) == KEY_BYTES_MAX
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------
@@ -502,7 +573,7 @@ class IndexCodec:
         """
         if len(values) == len(self.columns):
             return self._prefix(values)
-        return self.keys.encode_prefix(values)[: INDEX_PREFIX_BYTES_MAX - _SHORTENED_TAIL_BYTES]
+        return self.keys.encode_prefix(values)[: INDEX_PREFIX_BYTES_MAX - SHORTENED_TAIL_BYTES]
 
 
 def index_codec(table: Table, index: Index) -> IndexCodec:
@@ -526,3 +597,11 @@ def _entry_encoder(index: Index, columns: Columns, result: str) -> object:
         f"return {result}",
     ]
     return _function("entry(row, primary_key)", _positions_read(index.columns), body, key.namespace)
+
+
+def primary_key_codec(table: Table) -> KeyCodec:
+    """The codec of a table's own keys; those of a view may be NULL."""
+    columns = [(table.columns[position].type, table.columns[position].nullable) for position in table.key]
+    return (
+        ViewKeyCodec(table.id, columns) if table.view else KeyCodec(table.id, [(type_, False) for type_, _ in columns])
+    )

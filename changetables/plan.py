@@ -1,10 +1,10 @@
 """Plans: everything that is known about one view before any data, compiled once to Python functions.
 
-A plan propagates base change tables to the view's change table (`propagate`), applies that to view rows (`refresh`)
-and reads view rows (`output`). It never reads by itself: what it needs it asks for with `LookUp`s, in batches, and is
-sent the rows. The laws are in `operators/`, one a file; here they are put together:
+A plan propagates the change tables of its sources to the view's change table (`propagate`), applies that to view rows
+(`refresh`) and shows view rows (`multiplicity`, `output`). It never reads by itself: what it needs it asks for with
+`LookUp`s, in batches, and is sent the rows. The laws are in `operators/`, one a file; here they are put together:
 
-    □V = aggregate or project ( join ( select (□B) ) )
+    □V = Σ_parts  aggregate or project ( join ( select (□B) ) )
 """
 
 from __future__ import annotations
@@ -12,21 +12,52 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar, cast
 
+from .algebra import Relation
+from .branches import MULTIPLICITY, Stored, columns_of, is_hidden
 from .change_table import Change
 from .compiler import Code, Compiler, Lines, column_leaf, sources_of
-from .definition import Definition
 from .errors import DataError, InterfaceError, ProgrammingError
-from .expressions import Aggregate, ColumnRef, Expression, GroupKey, Literal
-from .keys import KeyCodec, key_codec
+from .expressions import ColumnRef, Expression, Literal
+from .keeping import Kept, Part, keep
+from .keys import KeyCodec, OrderedKeyCodec, ViewKeyCodec, primary_key_codec
 from .operators.aggregate import Layout, aggregate_leaf, emit_aggregate, layout_of, zeros
-from .operators.join import JoinWriter, KeyMemo, Law, LookUp, State, Step, Term, plan_term
-from .operators.project import Collected, emit_collect, emit_project, flat_bag, tuple_source
+from .operators.join import (
+    FIRST,
+    LAST,
+    STATES,
+    TOP,
+    WHOLE_TABLE,
+    JoinWriter,
+    KeyMemo,
+    Law,
+    LookUp,
+    State,
+    Step,
+    Term,
+    plan_term,
+)
+from .operators.project import Collected, emit_project, flat_bag
+from .operators.slice import slice_changes, top_count, top_key
 from .refresh import Contribution, Refresh, RefreshGroups, RefreshRows
 from .rows import coerce
-from .schema import Column, Table
+from .schema import Column, Index, Table
 from .types import Row, Type, Value
 
-__all__ = ["Answers", "Contribution", "LookUp", "State", "ViewPlan", "compile_view", "needed_indexes"]
+__all__ = [
+    "FIRST",
+    "LAST",
+    "STATES",
+    "TOP",
+    "WHOLE_TABLE",
+    "Answers",
+    "Contribution",
+    "LookUp",
+    "State",
+    "ViewPlan",
+    "compile_view",
+    "needed_indexes",
+    "top_count",
+]
 
 _T = TypeVar("_T")
 #: One answer per look-up, with one entry per key: Row | None by primary key, list[Row] by index.
@@ -36,69 +67,120 @@ Asking: TypeAlias = Generator[list[LookUp], Answers, _T]
 KeyColumn: TypeAlias = tuple[str, Type, bool]
 #: The generated function of a term: a generator if the term looks rows up.
 _TermFunction: TypeAlias = Callable[[Sequence[Change], object], Asking[None] | None]
+#: Part and source in it.
+_Place: TypeAlias = tuple[int, int]
 
 
 class ViewPlan:
     """The compiled plan of one view.
 
-    `columns`: the outputs (name, type). `key_columns`: the key of the view (name, type, nullable): what it is grouped
-    by, or the primary keys of all sources for plain rows. `needed_indexes`: (table, column positions) that look-ups go
-    through.
+    `columns`: the outputs (name, type). `key_columns`: the key of the view (name, type, nullable). `sources`: the
+    tables and views that contribute to it; `reads`: these and what is looked into when it is read. `table`: what it
+    shows, as a table for others to read. `columns_read`: (table, position) of all columns that it needs.
     """
 
-    def __init__(self, name: str, view_id: int, definition: Definition, tables: Mapping[str, Table]) -> None:
-        self.name, self.view_id, self.definition = name, view_id, definition
-        self.tables = tuple(dict.fromkeys(source.table for source in definition.sources))
-        self.columns = tuple((output.name, output.type) for output in definition.outputs)
-        self.needed_indexes = needed_indexes(definition, tables)
-        builder = _Builder(name, view_id, definition, tables)
-        self.key_columns, self.keys = builder.key_columns, builder.keys
+    def __init__(
+        self, name: str, view_id: int, relation: Relation, stored: Stored, indexes: tuple[Index, ...] = ()
+    ) -> None:
+        self.name, self.view_id, self.relation = name, view_id, relation
+        self.kept = kept = keep(relation, stored)
+        self.sources, self.reads = kept.sources, kept.reads
+        self.table = kept.table(view_id, name, indexes)
+        self.columns = tuple((output.name, output.expression.type) for output in kept.outputs)
+        self.key_columns = tuple((field.name, field.type, field.nullable) for field in kept.key)
+        tables = {source: stored.table(source) for source in kept.reads}
+        self.needed_indexes = needed_indexes(kept, tables)
+        self.columns_read = _columns_read(kept)
+        builder = _Builder(name, view_id, kept, tables)
+        self.keys = builder.keys
         self._builder = builder
-        self._sources = tuple(source.table for source in definition.sources)
-        self._terms: dict[tuple[int, Law], tuple[_TermFunction, bool]] = {
-            (number, Law.ONE_SOURCE): builder.term(number, Law.ONE_SOURCE) for number in range(len(self._sources))
-        }
-        self._readers: dict[int, tuple[_TermFunction, bool]] = {}
-        self._finish, self._output = builder.finish(), builder.output()
-        #: Whether `output` may raise DataError: then a writer looks at it before the commit.
-        self.fallible = definition.group_by is not None and any(_may_fail(o.expression) for o in definition.outputs)
+        self._places: dict[str, list[_Place]] = {}
+        for number, part in enumerate(kept.parts):
+            for place, source in enumerate(part.graph.sources):
+                self._places.setdefault(source.table, []).append((number, place))
+        self._terms: dict[tuple[_Place, Law], tuple[_TermFunction, bool]] = {}
+        self._finish = builder.finish()
         self._refresh: Refresh = builder.refresh()
-        self.refresh, self.present = self._refresh.refresh, self._refresh.present
+        self.refresh = self._refresh.refresh
+        self._multiplicity, self._output, self._source_row = builder.readers(self.table)
+        self._zero_state = builder.zero_state() if kept.always else None
+        #: Whether what it shows may raise DataError: then a writer looks at it before the commit.
+        self.fallible = kept.kind in ("groups", "set") and (
+            bool(kept.having) or any(_may_fail(kept, output.expression) for output in kept.outputs)
+        )
+        #: How many extremes `output` and the others take.
+        self.extremes = kept.extremes
+        self._extreme_keys = [cast(ViewKeyCodec, primary_key_codec(tables[each.table])) for each in kept.extremes]
 
     # --- maintenance ---
 
     def propagate(self, changes: Mapping[str, Sequence[Change]]) -> Asking[list[Contribution]]:
-        """The view's change table for the change tables of its base tables, by table name.
+        """The view's change table for the change tables of its sources, by name.
 
         Yields batches of look-ups, is sent one list per look-up, and returns at most one contribution per view key,
         none that is zero.
         """
-        changed = [number for number, table in enumerate(self._sources) if changes.get(table)]
+        if self.kept.slice_of:
+            return (yield from self._propagate_slice(changes))
+        changed = [place for table in self.sources if changes.get(table) for place in self._places[table]]
         groups: dict[Row, object] = {}
         if len(changed) == 1:
-            yield from self._run(changed[0], Law.ONE_SOURCE, changes[self._sources[changed[0]]], groups)
+            yield from self._run(changed[0], Law.ONE_SOURCE, self._changes(changed[0], changes), groups)
         elif changed:
             yield from _in_lock_step(self._several(changed, changes, groups))
         return self._finish(groups)
 
+    def _propagate_slice(self, changes: Mapping[str, Sequence[Change]]) -> Asking[list[Contribution]]:
+        """A slice is told the first rows of its view before and after."""
+        kept = self.kept
+        if not changes.get(kept.slice_of):
+            return []
+        count = top_key(None if kept.limit is None else kept.offset + kept.limit)
+        look_ups = [LookUp(kept.slice_of, TOP, [count], state) for state in (State.OLD, State.NEW)]
+        old, new = ([self._counted(row) for row in cast("list[Row]", answer[0])] for answer in (yield look_ups))
+        return self._of_rows(slice_changes(old, new, kept.limit, kept.offset))
+
+    def _counted(self, row: Row) -> tuple[Row, int]:
+        """A row of an ordered view's table without its multiplicity, and that."""
+        width = len(self.kept.outputs)
+        return row[:width], cast(int, row[width]) if len(row) > width else 1
+
+    def _of_rows(self, rows: Mapping[Row, int]) -> list[Contribution]:
+        groups: dict[Row, object] = {}
+        for row, times in rows.items():
+            key = tuple(row[place] for place in self.kept.slice_key)
+            cast("list[tuple[Row, int]]", groups.setdefault(key, [])).append((row, times))
+        return self._finish(groups)
+
+    def _changes(self, place: _Place, changes: Mapping[str, Sequence[Change]]) -> Sequence[Change]:
+        source = self.kept.parts[place[0]].graph.sources[place[1]]
+        rows = changes[source.table]
+        return [(row, -multiplicity) for row, multiplicity in rows] if source.anti else rows
+
     def _several(
-        self, changed: Sequence[int], changes: Mapping[str, Sequence[Change]], groups: dict[Row, object]
+        self, changed: Sequence[_Place], changes: Mapping[str, Sequence[Change]], groups: dict[Row, object]
     ) -> list[Asking[None]]:
         """The terms of a transaction that changes several sources."""
+        per_part: dict[int, int] = {}
+        for number, _ in changed:
+            per_part[number] = per_part.get(number, 0) + 1
         terms = []
-        for number in changed:
-            rows = changes[self._sources[number]]
+        for place in changed:
+            rows = self._changes(place, changes)
+            if per_part[place[0]] == 1:
+                terms.append(self._run(place, Law.ONE_SOURCE, rows, groups))
+                continue
             removed, added = [row for row in rows if row[1] < 0], [row for row in rows if row[1] > 0]
             if removed:
-                terms.append(self._run(number, Law.REMOVED, removed, groups))
+                terms.append(self._run(place, Law.REMOVED, removed, groups))
             if added:
-                terms.append(self._run(number, Law.ADDED, added, groups))
+                terms.append(self._run(place, Law.ADDED, added, groups))
         return terms
 
-    def _run(self, source: int, law: Law, rows: Sequence[Change], groups: dict[Row, object]) -> Asking[None]:
-        compiled = self._terms.get((source, law))
+    def _run(self, place: _Place, law: Law, rows: Sequence[Change], groups: dict[Row, object]) -> Asking[None]:
+        compiled = self._terms.get((place, law))
         if compiled is None:
-            self._terms[source, law] = compiled = self._builder.term(source, law)
+            self._terms[place, law] = compiled = self._builder.term(place, law)
         term, looks_up = compiled
         started = term(rows, groups)
         if looks_up:
@@ -113,19 +195,78 @@ class ViewPlan:
         """The contribution that takes this one back: value at T = value now - contributions above T."""
         return contribution._replace(delta=self._refresh.negate(contribution.delta))
 
+    # --- first contents: the sum, over all parts, of what the rows of one of its sources give ---
+
+    def starts(self) -> list[tuple[int, int, str]]:
+        """(part, source, table): whose rows to go through for the first contents."""
+        return [
+            (number, place, part.graph.sources[place].table)
+            for number, part in enumerate(self.kept.parts)
+            if (place := _first_source(part)) is not None
+        ]
+
+    def contribute_top(self, rows: Sequence[Row]) -> list[Contribution]:
+        """The first contents of a slice, of the first rows of its view."""
+        return self._of_rows(slice_changes((), [self._counted(row) for row in rows], self.kept.limit, self.kept.offset))
+
+    def contribute_from(self, part: int, source: int, rows: Sequence[Row]) -> Asking[list[Contribution]]:
+        """The contributions of just these rows of one source, with all other sources as they are."""
+        groups: dict[Row, object] = {}
+        yield from self._run((part, source), Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
+        return self._finish(groups)
+
+    def constants(self) -> list[Contribution]:
+        """What the parts without any source give."""
+        groups: dict[Row, object] = {}
+        for number, part in enumerate(self.kept.parts):
+            if not part.graph.sources:
+                self._builder.constant(number)(groups)
+        return self._finish(groups)
+
     # --- reading ---
 
-    def output(self, row: Row) -> Row:
-        """The output columns of a stored view row; averages and expressions over aggregates are computed here."""
+    def multiplicity(self, row: Row | None, extremes: Row = ()) -> int:
+        """How often the stored row is shown: 0 if it is not there for a reader. None: nothing is stored."""
+        if row is None:
+            if self._zero_state is None:
+                return 0
+            row = self._zero_state
         try:
-            return self._output(row)
+            return self._multiplicity(row, extremes)
         except DataError as error:
-            key = row[: len(self.key_columns)]
-            raise DataError(f"view {self.name!r}, row {key!r}: {error.message}", hint=error.hint) from error
+            raise self._blamed(error, row) from error
 
-    def empty_output(self) -> Row | None:
-        """What an aggregate view without GROUP BY shows when nothing is stored: it always has one row."""
-        return self.output(self._builder.zero_state()) if self.definition.group_by == () else None
+    def output(self, row: Row | None, extremes: Row = ()) -> Row:
+        """The output columns of a stored view row; averages and expressions over aggregates are computed here."""
+        row = self._zero_state if row is None and self._zero_state is not None else cast(Row, row)
+        try:
+            return self._output(row, extremes)
+        except DataError as error:
+            raise self._blamed(error, row) from error
+
+    def source_row(self, row: Row | None, extremes: Row = ()) -> Row | None:
+        """The row of `table` that a stored row shows, None if it shows none."""
+        times = self.multiplicity(row, extremes)
+        if not times:
+            return None
+        row = self._zero_state if row is None and self._zero_state is not None else cast(Row, row)
+        try:
+            return self._source_row(row, extremes, times)
+        except DataError as error:
+            raise self._blamed(error, row) from error
+
+    def _blamed(self, error: DataError, row: Row) -> DataError:
+        key = row[: len(self.key_columns)]
+        return DataError(f"view {self.name!r}, row {key!r}: {error.message}", hint=error.hint)
+
+    def extreme_prefix(self, number: int, row: Row) -> bytes:
+        """Where the values of a group stand in the hidden view of an extreme."""
+        return self._extreme_keys[number].group_prefix(row[: len(self.key_columns)])
+
+    @property
+    def always(self) -> bool:
+        """Aggregates without GROUP BY: there is always one row."""
+        return self.kept.always
 
     def key_of(self, key: object) -> bytes:
         """The stored key for a user's key: a value, a tuple in key order, or a mapping of the key columns."""
@@ -146,65 +287,88 @@ class ViewPlan:
         ]
         return self.keys.encode_prefix_short(tuple(coerced))
 
-    def join_from(self, source: int, rows: list[Row]) -> Asking[list[Row]]:
-        """The outputs over just these rows of one source, with all other sources before the transaction."""
-        if source not in self._readers:
-            plain_rows = self.definition.group_by is None
-            self._readers[source] = self._builder.term(source, Law.ONE_SOURCE, collect=plain_rows)
-        reader, looks_up = self._readers[source]
-        found: object = [] if self.definition.group_by is None else {}
-        started = reader([(row, 1) for row in rows], found)
-        if looks_up:
-            yield from cast("Asking[None]", started)
-        if isinstance(found, list):
-            return found
-        contributions = self._finish(cast("dict[Row, object]", found))
-        stored = (self.refresh(None, contribution) for contribution in contributions)
-        outputs = [self.output(row) for row in stored if row is not None]
-        empty = self.empty_output()
-        return [empty] if not outputs and empty is not None else outputs
-
-    def contribute_from(self, source: int, rows: list[Row]) -> Asking[list[Contribution]]:
-        """The contributions of just these rows of one source, with all other sources as they are: the contents of a
-        new view are the sum of this over all rows of one source."""
-        groups: dict[Row, object] = {}
-        yield from self._run(source, Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
-        return self._finish(groups)
+    # --- explaining ---
 
     def explain(self) -> str:
         """The propagation plan as a tree: for each source that may change, its look-ups in order."""
-        kind = "plain rows" if self.definition.group_by is None else "groups"
-        lines = [f"view {self.name}: {kind}, key ({', '.join(name for name, _, _ in self.key_columns)})"]
-        for number, source in enumerate(self.definition.sources):
-            lines.append(f"change of {source.table} {source.alias}")
-            for place, stage in enumerate(self._builder.plan(number).stages, start=1):
-                lines += [f"  {place}. {self._explain_step(step)}" for step in stage]
+        key = ", ".join(name for name, _, _ in self.key_columns)
+        lines = [f"view {self.name}: {_KINDS[self.kept.kind]}, key ({key})"]
+        for number, part in enumerate(self.kept.parts):
+            several = len(self.kept.parts) > 1
+            if several:
+                lines.append(f"branch {number + 1}: {_sources_text(part)}")
+            for place, source in enumerate(part.graph.sources):
+                label = source.table if source.alias == source.table else f"{source.table} {source.alias}"
+                lines.append(f"{'  ' if several else ''}change of {label}")
+                for stage_number, stage in enumerate(self._builder.plan((number, place)).stages, start=1):
+                    indent = "    " if several else "  "
+                    lines += [f"{indent}{stage_number}. {self._explain_step(part, step)}" for step in stage]
+        for each in self.extremes:
+            lines.append(f"{'max' if each.last else 'min'} from the {'end' if each.last else 'start'} of {each.table}")
         return "\n".join(lines)
 
-    def _explain_step(self, step: Step) -> str:
-        source = self.definition.sources[step.source]
+    def _explain_step(self, part: Part, step: Step) -> str:
+        source = part.graph.sources[step.source]
         table = self._builder.tables[source.table]
-        names = [table.columns[position].name for position in step.columns]
-        probes = [f"{self.definition.sources[probe.source].alias}.{probe.name}" for probe in step.probes]
+        label = source.table if source.alias == source.table else f"{source.table} {source.alias}"
+        if step.whole:
+            return f"{label}: all rows, because the first or the last row of the other side came or went"
+        names = [table.columns[position].name or f"column {position + 1}" for position in step.columns]
+        probes = [
+            repr(probe.value) if isinstance(probe, Literal) else f"{part.graph.sources[probe.source].alias}.{probe.name}"
+            for probe in step.probes
+        ]
         through = "primary key" if step.by_key else "index"
         equal = " and ".join(f"{name} = {probe}" for name, probe in zip(names, probes, strict=True))
-        return f"{source.table} {source.alias} by {through} ({', '.join(names)}): {equal}"
+        absent = ", must not be there" if step.anti else ""
+        return f"{label} by {through} ({', '.join(names)}): {equal}{absent}"
 
 
-def compile_view(name: str, view_id: int, definition: Definition, tables: Mapping[str, Table]) -> ViewPlan:
-    """Compile the plan of a view. The indexes that `needed_indexes` names must exist and be ready."""
-    return ViewPlan(name, view_id, definition, tables)
+_KINDS = {
+    "rows": "plain rows",
+    "groups": "groups",
+    "set": "a set of rows",
+    "ordered": "rows in order",
+    "slice": "the first rows of a view",
+}
 
 
-def needed_indexes(definition: Definition, tables: Mapping[str, Table]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _sources_text(part: Part) -> str:
+    return " ⋈ ".join(("not " if s.anti else "") + s.alias for s in part.graph.sources) or "constant rows"
+
+
+def _first_source(part: Part) -> int | None:
+    """Any source that is not anti would do; the first one is the one that the user wrote first."""
+    return next((place for place, source in enumerate(part.graph.sources) if not source.anti), None)
+
+
+def compile_view(
+    name: str, view_id: int, relation: Relation, stored: Stored, indexes: tuple[Index, ...] = ()
+) -> ViewPlan:
+    """Compile the plan of a view. The indexes that `needed_indexes` names must exist and be ready before it runs."""
+    return ViewPlan(name, view_id, relation, stored, indexes)
+
+
+def needed_indexes(kept: Kept, tables: Mapping[str, Table]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The (table, column positions) that look-ups go through and that are no primary key, existing or not."""
     found: dict[tuple[str, tuple[int, ...]], None] = {}
-    for source in range(len(definition.sources)):
-        for stage in plan_term(definition, tables, source).stages:
-            for step in stage:
-                if not step.by_key:
-                    found[definition.sources[step.source].table, step.columns] = None
+    for part in kept.parts:
+        for source in range(len(part.graph.sources)):
+            for stage in plan_term(part.graph, tables, source).stages:
+                for step in stage:
+                    if not step.by_key and not step.whole:
+                        found[part.graph.sources[step.source].table, step.columns] = None
     return tuple(found)
+
+
+def _columns_read(kept: Kept) -> frozenset[tuple[str, int]]:
+    found = set()
+    for part in kept.parts:
+        sides = [side for equality in part.graph.equalities for side in (equality.left, equality.right)]
+        for expression in (*part.key, *part.values, *part.weights, *part.graph.filters, *sides):
+            for reference in () if expression is None else columns_of(expression):
+                found.add((part.graph.sources[reference.source].table, reference.position))
+    return frozenset(found)
 
 
 def _in_lock_step(terms: list[Asking[None]]) -> Asking[None]:
@@ -255,9 +419,8 @@ def _key_values(view: str, columns: Sequence[KeyColumn], key: object) -> tuple[o
 class _Builder:
     """Makes the functions of one plan. All generated code of a view shares one namespace."""
 
-    def __init__(self, name: str, view_id: int, definition: Definition, tables: Mapping[str, Table]) -> None:
-        self.name, self.definition = name, definition
-        self.tables = {source.table: tables[source.table] for source in definition.sources}
+    def __init__(self, name: str, view_id: int, kept: Kept, tables: Mapping[str, Table]) -> None:
+        self.name, self.kept, self.tables = name, kept, tables
         namespace: dict[str, object] = {
             "DataError": DataError,
             "LookUp": LookUp,
@@ -265,76 +428,64 @@ class _Builder:
             # Half the time of calling Contribution, ten times per transaction.
             "new": tuple.__new__,
         }
-        self._compiler = Compiler(self._column, namespace)
+        self._compiler = Compiler(column_leaf, namespace)
         self._memos: dict[tuple[str, int | None], str] = {}
-        self._key = _row_key(definition, self.tables) if definition.group_by is None else definition.group_by
-        self._layout = Layout() if definition.group_by is None else layout_of(definition, self._compiler)
-        self.key_columns = self._key_columns()
-        self.keys: KeyCodec = key_codec(view_id, [(type, nullable) for _, type, nullable in self.key_columns])
+        self._grouped = kept.kind in ("groups", "set")
+        self._layout = layout_of(kept) if self._grouped else Layout()
+        self.keys = _view_codec(view_id, kept)
         self._view_keys = KeyMemo(self.keys.encode_short, single=False)
 
-    def _column(self, expression: Expression) -> Code:
-        """A column of a primary key is never NULL, whatever it was declared as."""
-        code = column_leaf(expression)
-        assert isinstance(expression, ColumnRef), "column_leaf refuses anything else"
-        table = self.tables[self.definition.sources[expression.source].table]
-        if expression.position in table.key:
-            return Code(code.text, code.type, simple=True)
-        return code
+    def plan(self, place: _Place, law: Law = Law.ONE_SOURCE) -> Term:
+        return plan_term(self.kept.parts[place[0]].graph, self.tables, place[1], law)
 
-    def _key_columns(self) -> tuple[KeyColumn, ...]:
-        names: list[str] = []
-        for number, expression in enumerate(self._key):
-            names.append(_key_name(self.definition, number, expression, names))
-        return tuple(
-            (name, expression.type, self._compiler.value(expression).nullable)
-            for name, expression in zip(names, self._key, strict=True)
-        )
-
-    def plan(self, source: int, law: Law = Law.ONE_SOURCE) -> Term:
-        return plan_term(self.definition, self.tables, source, law)
-
-    def term(self, source: int, law: Law, *, collect: bool = False) -> tuple[_TermFunction, bool]:
-        """The function of a term, and whether it looks rows up. `collect`: output rows instead of contributions, for
-        reading plain rows."""
-        plan = self.plan(source, law)
-        if collect:
-            emit, needed = self._emit_collect, _sources(output.expression for output in self.definition.outputs)
-        else:
-            emit, needed = self._emit, self._needed()
-        writer = JoinWriter(self.definition, self.tables, self._compiler, self._memos, needed, emit)
+    def term(self, place: _Place, law: Law) -> tuple[_TermFunction, bool]:
+        """The function of a term, and whether it looks rows up."""
+        part, plan = self.kept.parts[place[0]], self.plan(place, law)
+        writer = JoinWriter(part.graph, self.tables, self._compiler, self._memos, _needed(part), self._emitter(part))
         name = self._compiler.fresh("term_")
-        blame = self._compiler.bind(self._blame(source), "blame")
+        blame = self._compiler.bind(self._blame(part.graph.sources[place[1]].table), "blame")
         self._compiler.define(writer.write(name, plan, blame))
         return cast(_TermFunction, self._compiler.namespace[name]), bool(plan.stages)
 
-    def _needed(self) -> set[int]:
-        if self.definition.group_by is None:
-            return set(range(len(self.definition.sources)))
-        return _sources([*self.definition.group_by, *(slots.argument for slots in self._layout.slots.values())])
+    def constant(self, number: int) -> Callable[[object], None]:
+        """The function of a part without sources: its one row, if its conditions are TRUE."""
+        part, lines = self.kept.parts[number], Lines()
+        name = self._compiler.fresh("constant_")
+        with lines.block(f"def {name}(groups):"), lines.block("for m in (1,):"):
+            for condition in part.graph.filters:
+                lines.add(f"if not {self._compiler.condition(condition)}: continue")
+            self._emitter(part)(lines, self._compiler)
+        self._compiler.define(str(lines))
+        return cast(Callable[[object], None], self._compiler.namespace[name])
 
-    def _emit(self, lines: Lines, compiler: Compiler) -> None:
-        if self.definition.group_by is None:
-            key = cast("Sequence[ColumnRef]", self._key)
-            emit_project(lines, compiler, key, [output.expression for output in self.definition.outputs])
-        else:
-            emit_aggregate(lines, compiler, self._layout, self.definition.group_by)
+    def _emitter(self, part: Part) -> Callable[[Lines, Compiler], None]:
+        def emit(lines: Lines, compiler: Compiler) -> None:
+            m = "m"
+            if part.weights:
+                m = "w"
+                factors = " * ".join(compiler.value(weight).text for weight in part.weights)
+                lines.add(f"w = m * {factors}")
+            if self._grouped:
+                emit_aggregate(lines, compiler, self._layout, part, m)
+            else:
+                emit_project(lines, compiler, part.key, cast("Sequence[Expression]", part.values), m)
 
-    def _emit_collect(self, lines: Lines, compiler: Compiler) -> None:
-        emit_collect(lines, compiler, [output.expression for output in self.definition.outputs])
+        return emit
 
-    def _blame(self, source: int) -> Callable[[DataError, Row | None], DataError]:
-        table = self.tables[self.definition.sources[source].table]
+    def _blame(self, table_name: str) -> Callable[[DataError, Row | None], DataError]:
+        table = self.tables[table_name]
+        shown = not is_hidden(table_name)
 
         def blame(error: DataError, row: Row | None) -> DataError:
-            where = "" if row is None else f" (row {tuple(row[p] for p in table.key)!r} of table {table.name!r})"
+            known = row is not None and shown
+            where = f" (row {tuple(row[p] for p in table.key)!r} of table {table.name!r})" if known and row else ""
             return DataError(f"view {self.name!r}{where}: {error.message}", hint=error.hint)
 
         return blame
 
     def finish(self) -> Callable[[dict[Row, object]], list[Contribution]]:
         """What the terms collected, as contributions."""
-        if self.definition.group_by is None:
+        if not self._grouped:
             return cast("Callable[[dict[Row, object]], list[Contribution]]", self._finish_rows())
         keys, lines = self._compiler.bind(self._view_keys, "view_keys"), Lines()
         nonzero = " or ".join(f"s[{i}]" for i in range(len(self._layout.kinds)))
@@ -345,7 +496,8 @@ class _Builder:
 
     def _finish_rows(self) -> Callable[[Collected], list[Contribution]]:
         encode = self.keys.encode_short
-        identical = _identical if any(o.type.kind in ("float", "decimal") for o in self.definition.outputs) else _equal
+        exact = any(output.expression.type.kind in ("float", "decimal") for output in self.kept.outputs)
+        identical = _identical if exact else _equal
 
         def finish(groups: Collected) -> list[Contribution]:
             bags = ((key, flat_bag(changes, identical)) for key, changes in groups.items())
@@ -354,32 +506,106 @@ class _Builder:
         return finish
 
     def refresh(self) -> Refresh:
-        if self.definition.group_by is None:
-            return RefreshRows(len(self._key), len(self.definition.outputs))
-        return RefreshGroups(self._compiler, self._layout, len(self._key))
+        if not self._grouped:
+            return RefreshRows(len(self.kept.key), len(self.kept.outputs))
+        return RefreshGroups(self._compiler, self._layout, len(self.kept.key))
 
-    def output(self) -> Callable[[Row], Row]:
-        if self.definition.group_by is None:
-            start = len(self._key) + 1
-            return lambda row: row[start:]
-        nullable = [column[2] for column in self.key_columns]
-        reader = Compiler(aggregate_leaf(self._layout, nullable, lambda: reader), dict(self._compiler.namespace))
+    def readers(self, table: Table) -> tuple[_Multiplicity, _Output, _SourceRow]:
+        """Functions of a stored row and the extremes of its group: how often it is shown, what, and as a row of the
+        view's table."""
+        key_count = len(self.kept.key)
+        if self._grouped:
+            leaf = aggregate_leaf(self.kept, self._layout, lambda: reader)
+        else:
+            # An output of kept rows stands where it was stored, behind the key and the multiplicity.
+            def leaf(expression: Expression) -> Code:
+                assert isinstance(expression, ColumnRef), "outputs of kept rows are computed by the writer"
+                return Code(f"row[{key_count + 1 + expression.position}]", expression.type, expression.nullable)
+
+        reader = Compiler(leaf, dict(self._compiler.namespace))
+        outputs = [
+            reader.value(output.expression).text if self._grouped else f"row[{key_count + 1 + place}]"
+            for place, output in enumerate(self.kept.outputs)
+        ]
+        hidden = [f"row[{n}]" for n, place in enumerate(self.kept.shown_keys) if place is None]
+        times = ["times"] if table.columns and table.columns[-1].name == MULTIPLICITY else []
         lines = Lines()
-        with lines.block("def output(row):"):
-            lines.add(f"return {tuple_source(reader.value(output.expression) for output in self.definition.outputs)}")
+        with lines.block("def output(row, extremes):"):
+            lines.add(f"return {_tuple_text(outputs)}")
+        with lines.block("def source_row(row, extremes, times):"):
+            lines.add(f"return {_tuple_text([*outputs, *hidden, *times])}")
+        if self._grouped:
+            with lines.block("def multiplicity(row, extremes):"):
+                self._emit_multiplicity(lines, reader, key_count)
         reader.define(str(lines))
-        return cast("Callable[[Row], Row]", reader.namespace["output"])
+        names = reader.namespace
+        if not self._grouped:
+            rows = RefreshRows(key_count, len(self.kept.outputs))
+            names["multiplicity"] = lambda row, _: rows.multiplicity(row)
+        return (
+            cast(_Multiplicity, names["multiplicity"]),
+            cast(_Output, names["output"]),
+            cast(_SourceRow, names["source_row"]),
+        )
+
+    def _emit_multiplicity(self, lines: Lines, reader: Compiler, key_count: int) -> None:
+        if self.kept.kind == "set":
+            lines.add(f"left, right = row[{key_count}], row[{key_count + 1}]")
+            lines.add(f"times = {_SET_OPERATIONS[self.kept.operation]}")
+        elif self.kept.always:
+            lines.add("times = 1")
+        else:
+            lines.add(f"times = 1 if row[{key_count}] > 0 else 0")
+        lines.add("if not times: return 0")
+        for condition in self.kept.having:
+            lines.add(f"if not {reader.condition(condition)}: return 0")
+        lines.add("return times")
 
     def zero_state(self) -> Row:
         """The stored row of a view without GROUP BY that has no rows."""
         return tuple(cast(Value, eval(text, self._compiler.namespace)) for text in zeros(self._compiler, self._layout))
 
 
-def _may_fail(shown: Expression) -> bool:
-    """Counts, keys, averages and exact sums always have a value; a sum of floats may be out of range."""
-    if isinstance(shown, Aggregate):
-        return shown.kind == "sum" and shown.type.kind == "float"
-    return not isinstance(shown, GroupKey | Literal)
+_Multiplicity: TypeAlias = Callable[[Row, Row], int]
+_Output: TypeAlias = Callable[[Row, Row], Row]
+_SourceRow: TypeAlias = Callable[[Row, Row, int], Row]
+
+#: A row can be less often there than it was removed, for a moment, while contributions are on their way.
+_SET_OPERATIONS = {
+    ("intersect", False): "1 if left > 0 and right > 0 else 0",
+    ("intersect", True): "max(0, min(left, right))",
+    ("except", False): "1 if left > 0 and right <= 0 else 0",
+    ("except", True): "max(0, max(0, left) - max(0, right))",
+}
+
+
+def _view_codec(view_id: int, kept: Kept) -> KeyCodec:
+    columns = [(field.type, field.nullable) for field in kept.key]
+    if kept.kind == "ordered":
+        return OrderedKeyCodec(view_id, columns, [(each.descending, each.nulls_first) for each in kept.order])
+    return ViewKeyCodec(view_id, columns)
+
+
+def _tuple_text(texts: Iterable[str]) -> str:
+    return "(" + "".join(f"{text}, " for text in texts) + ")"
+
+
+def _needed(part: Part) -> set[int]:
+    expressions = [*part.key, *part.values, *part.weights]
+    return _sources(expression for expression in expressions if expression is not None)
+
+
+def _may_fail(kept: Kept, shown: Expression) -> bool:
+    """Counts, keys, averages, extremes and exact sums always have a value; a sum of floats may be out of range."""
+    if isinstance(shown, ColumnRef):
+        place = shown.position - len(kept.key)
+        if place < 0:
+            return False
+        read = kept.aggregates[place]
+        return read.kind not in ("count_star", "count", "min", "max", "bool_and", "bool_or", "avg") and (
+            read.type.kind == "float" or read.kind != "sum"
+        )
+    return not isinstance(shown, Literal)
 
 
 def _equal(old: Row, new: Row) -> bool:
@@ -393,36 +619,3 @@ def _identical(old: Row, new: Row) -> bool:
 
 def _sources(expressions: Iterable[Expression]) -> set[int]:
     return set().union(*(sources_of(expression) for expression in expressions))
-
-
-def _row_key(definition: Definition, tables: Mapping[str, Table]) -> tuple[ColumnRef, ...]:
-    """The primary keys of all sources: what makes a joined row one row."""
-    key: list[ColumnRef] = []
-    for number, source in enumerate(definition.sources):
-        table = tables[source.table]
-        for position in table.key:
-            column = table.columns[position]
-            key.append(ColumnRef(number, position, column.name, column.type, nullable=False))
-    return tuple(key)
-
-
-def _key_name(definition: Definition, number: int, expression: Expression, taken: Sequence[str]) -> str:
-    """What a user calls a key column: its output if it is shown as it is, else the column, else its place."""
-    for output in definition.outputs:
-        shown = output.expression
-        if isinstance(shown, GroupKey):
-            is_key = definition.group_by is not None and shown.index == number
-        else:
-            is_key = (
-                isinstance(shown, ColumnRef)
-                and isinstance(expression, ColumnRef)
-                and ((shown.source, shown.position) == (expression.source, expression.position))
-            )
-        if is_key and output.name not in taken:
-            return output.name
-    if not isinstance(expression, ColumnRef):
-        return f"key_{number + 1}"
-    outputs = {output.name for output in definition.outputs}
-    if len(definition.sources) == 1 and expression.name not in outputs and expression.name not in taken:
-        return expression.name
-    return f"{definition.sources[expression.source].alias}.{expression.name}"

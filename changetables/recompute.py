@@ -1,175 +1,358 @@
-"""The oracle: a view evaluated from scratch over its base rows. Slow and obvious; every other way must agree with it.
+"""The oracle: a relation evaluated from scratch over all rows of its tables. Slow and obvious; every other way must
+agree with it.
 
-    recompute(definition, B1, ..., Bn) = the bag of outputs of SELECT ... FROM B1, ..., Bn WHERE ... GROUP BY ...
+    recompute(relation, tables, rows) = the bag of rows of the relation
 
-It shares no code with the compiled operators: expressions are walked node by node with SQL's three-valued logic, sums
-are taken over all rows of a group at once. Only the smallest arithmetic (numeric division) comes from `numbers`.
+It shares no code with the compiled operators: expressions are walked node by node (`evaluate`), sums are taken over all
+rows of a group at once. Only the smallest arithmetic (division of numerics, the last step of a variance) comes from
+`numbers` and `variance`. The one thing that is not obvious keeps it usable: inner joins go by a dict of the join keys.
 """
 
 from __future__ import annotations
 
-import datetime
+import functools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
-from .definition import Definition, Equality
+from .algebra import (
+    Distinct,
+    Filter,
+    Group,
+    Join,
+    Order,
+    Project,
+    Relation,
+    Scan,
+    Semi,
+    SetOp,
+    Top,
+    Values,
+    WithKey,
+    scans,
+)
 from .errors import DataError, InternalError
-from .expressions import Aggregate, Call, ColumnRef, Expression, GroupKey, Literal
-from .literals import EXACT, decimal_of_digits, fit, float_in_range, value_of_text
-from .numbers import DECIMAL_NAN, decimal_avg, decimal_div, decimal_value
+from .evaluate import canonical, compared, evaluate, is_nan
+from .expressions import Aggregate, Call, ColumnRef, Expression
+from .literals import EXACT
+from .numbers import DECIMAL_NAN, decimal_avg, decimal_value
 from .schema import Table
-from .types import INT_MAX, INT_MIN, NAN, Row, Type, Value
+from .types import NAN, Row, Value
+from .variance import float_variance, numeric_variance
 
-#: Significant digits of a float that PostgreSQL takes over into a numeric (DBL_DIG).
-FLOAT_DIGITS = 15
-#: Exponents of ten from which PostgreSQL writes a float with an exponent.
-FLOAT_TEXT_EXPONENT_MIN, FLOAT_TEXT_EXPONENT_MAX = -4, 14
+#: The hidden column that says how often a row of a view counts.
+MULTIPLICITY = "*"
 #: Differences that `same_bag` reports; more would hide the first ones.
 DIFFERENCES_MAX = 20
 
-_AnyValue = TypeVar("_AnyValue")
-#: One row of each source, in the order of Definition.sources.
-Joined: TypeAlias = tuple[Row, ...]
 
+def recompute(relation: Relation, tables: Mapping[str, Table], rows: Mapping[str, Iterable[Row]]) -> list[Row]:
+    """All rows, a row as often as it occurs; in the order of a Top that is the root, else in no particular one.
 
-def recompute(definition: Definition, tables: Mapping[str, Table], rows: Mapping[str, Iterable[Row]]) -> list[Row]:
-    """All output rows, in no particular order, a row as often as it occurs. `rows` are physical tuples by table."""
-    joined = _joined_rows(definition, _source_rows(definition, tables, rows))
-    selected = (row for row in joined if all(_is_true(filter_, row) for filter_ in definition.filters))
-    if definition.group_by is None:
-        return [tuple(evaluate(output.expression, Context(row)) for output in definition.outputs) for row in selected]
-    return _grouped(definition, definition.group_by, selected)
-
-
-# --- FROM and WHERE ---
-
-
-def _source_rows(
-    definition: Definition, tables: Mapping[str, Table], rows: Mapping[str, Iterable[Row]]
-) -> list[list[Row]]:
-    read = {source.table: list(rows[source.table]) for source in definition.sources}
-    return [[_complete(row, tables[source.table]) for row in read[source.table]] for source in definition.sources]
+    `rows` are physical tuples by table. A view that is read here is a table too, and a hidden column "*" of it says how
+    often a row counts.
+    """
+    complete = {
+        name: [_complete(row, tables[name]) for row in rows[name]]
+        for name in dict.fromkeys(scan.table for scan in scans(relation))
+    }
+    return _Oracle(tables, complete).rows(relation)
 
 
 def _complete(row: Row, table: Table) -> Row:
     """A row that is older than the last columns of its table has their defaults; every NaN is the one NaN."""
     defaults = tuple(column.default for column in table.columns[len(row) :])
-    return tuple(_canonical(value) for value in row + defaults)
+    return _canonical_row(row + defaults)
 
 
-def _joined_rows(definition: Definition, sources: Sequence[Sequence[Row]]) -> Iterator[Joined]:
-    """The product of all sources where the equalities hold. Sources are added one by one, by a dict of their keys."""
-    order = _join_order(len(sources), definition.equalities)
+def _canonical_row(row: Iterable[Value]) -> Row:
+    return tuple(canonical(value) for value in row)
+
+
+class _Oracle:
+    """Evaluates relations over the rows of all tables."""
+
+    def __init__(self, tables: Mapping[str, Table], stored: Mapping[str, Sequence[Row]]) -> None:
+        self._tables, self._stored = tables, stored
+
+    def rows(self, relation: Relation) -> list[Row]:
+        match relation:
+            case Scan():
+                return self._scanned(relation)
+            case Values():
+                return [_canonical_row(row) for row in relation.rows]
+            case Filter():
+                return self._block(relation)
+            case Project():
+                return [_values([o.expression for o in relation.outputs], row) for row in self.rows(relation.input)]
+            case Join():
+                return self._block(relation) if relation.kind == "inner" else self._outer_join(relation)
+            case Semi():
+                return self._semi_join(relation)
+            case Group():
+                return _grouped(relation, self.rows(relation.input))
+            case Distinct():
+                return list(dict.fromkeys(self.rows(relation.input)))
+            case SetOp():
+                return _combined(relation, self.rows(relation.left), self.rows(relation.right))
+            case Top():
+                return _top(relation, self.rows(relation.input))
+            case WithKey():
+                raise InternalError("the keys of rows are the engine's own business, not a user's relation")
+
+    def _scanned(self, scan: Scan) -> list[Row]:
+        columns = self._tables[scan.table].columns
+        counts = [place for place, column in enumerate(columns) if column.hidden and column.name == MULTIPLICITY]
+        found: list[Row] = []
+        for row in self._stored[scan.table]:
+            times = row[counts[0]] if counts else 1
+            assert isinstance(times, int), "a multiplicity is an integer"
+            found += [tuple(row[position] for position in scan.positions)] * times
+        return found
+
+    # --- joins ---
+
+    def _block(self, relation: Relation) -> list[Row]:
+        """Filters and inner joins, in any nesting, are one product of relations and one list of conditions: so a join
+        finds its equalities wherever they were written, in ON or in WHERE."""
+        parts, conditions = _parts(relation)
+        starts = [sum(len(part.fields) for part in parts[:number]) for number in range(len(parts))]
+        equalities = [found for condition in conditions if (found := _equality(condition, starts)) is not None]
+        used = {id(equality.condition) for equality in equalities}
+        others = [condition for condition in conditions if id(condition) not in used]
+        joined = _joined_rows([self.rows(part) for part in parts], equalities)
+        return [row for row in joined if _all_true(others, row)]
+
+    def _outer_join(self, join: Join) -> list[Row]:
+        left, right = self.rows(join.left), self.rows(join.right)
+        matcher = _Matcher(join.condition, len(join.left.fields), right)
+        pairs = [(place, partner) for place, row in enumerate(left) for partner in matcher.partners(row)]
+        found = [left[place] + right[partner] for place, partner in pairs]
+        if join.kind in ("left", "full"):
+            matched = {place for place, _ in pairs}
+            nulls = (None,) * len(join.right.fields)
+            found += [row + nulls for place, row in enumerate(left) if place not in matched]
+        if join.kind in ("right", "full"):
+            matched = {partner for _, partner in pairs}
+            nulls = (None,) * len(join.left.fields)
+            found += [nulls + row for partner, row in enumerate(right) if partner not in matched]
+        return found
+
+    def _semi_join(self, semi: Semi) -> list[Row]:
+        matcher = _Matcher(semi.condition, len(semi.left.fields), self.rows(semi.right))
+        return [row for row in self.rows(semi.left) if any(True for _ in matcher.partners(row)) != semi.anti]
+
+
+def _values(expressions: Iterable[Expression], row: Row) -> Row:
+    return tuple(canonical(evaluate(expression, row)) for expression in expressions)
+
+
+# --- conditions ---
+
+
+def _conjuncts(condition: Expression | None) -> list[Expression]:
+    """The conditions that AND connects. As in PostgreSQL the first one that is not TRUE ends the evaluation."""
+    if condition is None:
+        return []
+    if isinstance(condition, Call) and condition.op == "and":
+        return [conjunct for argument in condition.args for conjunct in _conjuncts(argument)]
+    return [condition]
+
+
+def _all_true(conditions: Iterable[Expression], row: Row) -> bool:
+    return all(evaluate(condition, row) is True for condition in conditions)
+
+
+def _shifted(expression: Expression, offset: int) -> Expression:
+    """The expression over rows that have `offset` more columns in front."""
+    if isinstance(expression, ColumnRef):
+        position = expression.position + offset
+        return ColumnRef(expression.source, position, expression.name, expression.type, expression.nullable)
+    if isinstance(expression, Call):
+        return Call(expression.op, tuple(_shifted(argument, offset) for argument in expression.args), expression.type)
+    return expression
+
+
+def _parts(relation: Relation) -> tuple[list[Relation], list[Expression]]:
+    """What a nest of filters and inner joins is the product of, and the conditions over all columns of the product."""
+    if isinstance(relation, Filter):
+        parts, conditions = _parts(relation.input)
+        return parts, conditions + _conjuncts(relation.condition)
+    if isinstance(relation, Join) and relation.kind == "inner":
+        parts, conditions = _parts(relation.left)
+        right_parts, right_conditions = _parts(relation.right)
+        width = len(relation.left.fields)
+        conditions = conditions + [_shifted(condition, width) for condition in right_conditions]
+        return parts + right_parts, conditions + _conjuncts(relation.condition)
+    return [relation], []
+
+
+class _Equality(NamedTuple):
+    """left = right (or IS NOT DISTINCT FROM) of two columns, each as (part, position in it)."""
+
+    condition: Expression
+    left: tuple[int, int]
+    right: tuple[int, int]
+    null_matches: bool
+
+
+def _equality(condition: Expression, starts: Sequence[int]) -> _Equality | None:
+    """An equality of columns of two parts; None if the condition is anything else. `starts`: where each part begins."""
+    if not isinstance(condition, Call) or condition.op not in ("=", "is_not_distinct"):
+        return None
+    left, right = condition.args
+    if not isinstance(left, ColumnRef) or not isinstance(right, ColumnRef) or left.type.kind != right.type.kind:
+        return None
+    sides = [_place(column.position, starts) for column in (left, right)]
+    if sides[0][0] == sides[1][0]:
+        return None
+    return _Equality(condition, sides[0], sides[1], condition.op == "is_not_distinct")
+
+
+def _place(position: int, starts: Sequence[int]) -> tuple[int, int]:
+    part = max(number for number, start in enumerate(starts) if start <= position)
+    return part, position - starts[part]
+
+
+class _Pair(NamedTuple):
+    """An equality seen from the part that is joined next: its own position, and where the other side is."""
+
+    mine: int
+    other: tuple[int, int]
+    null_matches: bool
+
+
+def _pairs(equalities: Iterable[_Equality], part: int, done: Iterable[int]) -> list[_Pair]:
+    pairs = []
+    for equality in equalities:
+        for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
+            if mine[0] == part and other[0] in done:
+                pairs.append(_Pair(mine[1], other, equality.null_matches))
+    return pairs
+
+
+def _joined_rows(sources: Sequence[Sequence[Row]], equalities: Sequence[_Equality]) -> Iterator[Row]:
+    """The product of all sources where the equalities hold. Sources are added one by one, each after one that it is
+    joined with, so that no step is a product if that can be avoided."""
     partial: list[dict[int, Row]] = [{}]
-    done: set[int] = set()
-    for source in order:
-        pairs = [_sides(equality, source) for equality in definition.equalities]
-        usable = [(mine, other) for mine, other in filter(None, pairs) if other.source in done]
-        partial = _extended(partial, source, sources[source], usable)
-        done.add(source)
-    return (tuple(row[source] for source in range(len(sources))) for row in partial)
-
-
-def _join_order(count: int, equalities: Sequence[Equality]) -> list[int]:
-    """Each source after one that it is joined with, so that no step is a product if that can be avoided."""
-    order: list[int] = []
-    while len(order) < count:
-        waiting = [source for source in range(count) if source not in order]
-        connected = [
-            source
-            for source in waiting
-            if any((sides := _sides(equality, source)) and sides[1].source in order for equality in equalities)
+    done: list[int] = []
+    while len(done) < len(sources):
+        waiting = [source for source in range(len(sources)) if source not in done]
+        connected = [source for source in waiting if _pairs(equalities, source, done)]
+        source = (connected or waiting)[0]
+        pairs = _pairs(equalities, source, done)
+        by_key = _by_key(sources[source], [pair.mine for pair in pairs])
+        partial = [
+            {**joined, source: row}
+            for joined in partial
+            for row in _found(by_key, pairs, tuple(joined[pair.other[0]][pair.other[1]] for pair in pairs))
         ]
-        order.append((connected or waiting)[0])
-    return order
+        done.append(source)
+    return (tuple(value for source in range(len(sources)) for value in row[source]) for row in partial)
 
 
-def _sides(equality: Equality, source: int) -> tuple[ColumnRef, ColumnRef] | None:
-    """The column of `source` and the other one, None if the equality is about other sources."""
-    if equality.left.source == source:
-        return equality.left, equality.right
-    if equality.right.source == source:
-        return equality.right, equality.left
-    return None
-
-
-def _extended(
-    partial: list[dict[int, Row]], source: int, rows: Sequence[Row], pairs: Sequence[tuple[ColumnRef, ColumnRef]]
-) -> list[dict[int, Row]]:
+def _by_key(rows: Iterable[Row], positions: Sequence[int]) -> dict[Row, list[Row]]:
     by_key: dict[Row, list[Row]] = defaultdict(list)
     for row in rows:
-        key = tuple(row[mine.position] for mine, _ in pairs)
-        if None not in key:  # NULL joins nothing.
-            by_key[key].append(row)
-    return [
-        {**joined, source: row}
-        for joined in partial
-        for row in by_key.get(tuple(joined[other.source][other.position] for _, other in pairs), ())
-    ]
+        by_key[tuple(row[position] for position in positions)].append(row)
+    return by_key
 
 
-def _is_true(condition: Expression, row: Joined) -> bool:
-    return evaluate(condition, Context(row)) is True
+def _found(by_key: Mapping[Row, list[Row]], pairs: Sequence[_Pair], key: Row) -> Sequence[Row]:
+    """NULL is equal to nothing, not even to NULL; only IS NOT DISTINCT FROM finds it."""
+    if any(value is None and not pair.null_matches for value, pair in zip(key, pairs, strict=True)):
+        return ()
+    return by_key.get(key, ())
 
 
-# --- GROUP BY ---
+class _Matcher:
+    """Finds the rows of the right side with which a row of the left side makes the condition TRUE."""
+
+    def __init__(self, condition: Expression | None, left_width: int, right: Sequence[Row]) -> None:
+        conditions = _conjuncts(condition)
+        equalities = [found for part in conditions if (found := _equality(part, (0, left_width))) is not None]
+        used = {id(equality.condition) for equality in equalities}
+        self._others = [part for part in conditions if id(part) not in used]
+        self._pairs = _pairs(equalities, 1, [0])
+        # The place of a row goes along as its last value, because equal rows are told apart.
+        numbered = [(*row, place) for place, row in enumerate(right)]
+        self._by_key = _by_key(numbered, [pair.mine for pair in self._pairs])
+
+    def partners(self, left: Row) -> Iterator[int]:
+        for *right, place in _found(self._by_key, self._pairs, tuple(left[pair.other[1]] for pair in self._pairs)):
+            if _all_true(self._others, left + tuple(right)):
+                assert isinstance(place, int), "it was put there by enumerate"
+                yield place
 
 
-def _grouped(definition: Definition, keys: tuple[Expression, ...], rows: Iterable[Joined]) -> list[Row]:
-    groups: dict[Row, list[Joined]] = {}
+# --- groups ---
+
+
+def _grouped(group: Group, rows: Iterable[Row]) -> list[Row]:
+    groups: dict[Row, list[Row]] = {}
     for row in rows:
-        group = tuple(evaluate(key, Context(row)) for key in keys)
-        groups.setdefault(group, []).append(row)
-    if not keys and not groups:
-        groups[()] = []  # A view without GROUP BY has one row, whatever it selects.
+        groups.setdefault(_values(group.keys, row), []).append(row)
+    if not group.keys and not groups:
+        groups[()] = []  # Without GROUP BY there is one row, whatever is selected.
     return [
-        tuple(evaluate(output.expression, Context((), group, members)) for output in definition.outputs)
-        for group, members in groups.items()
+        key + tuple(_aggregated(aggregate, members) for aggregate in group.aggregates)
+        for key, members in groups.items()
     ]
 
 
-def _aggregated(aggregate: Aggregate, rows: Sequence[Joined]) -> Value:
+def _aggregated(aggregate: Aggregate, rows: Sequence[Row]) -> Value:
     if aggregate.kind == "count_star" or aggregate.argument is None:
         return len(rows)
-    values = [evaluate(aggregate.argument, Context(row)) for row in rows]
+    values = [canonical(evaluate(aggregate.argument, row)) for row in rows]
     present = [value for value in values if value is not None]
+    if aggregate.distinct:
+        present = list(dict.fromkeys(present))
     if aggregate.kind == "count":
         return len(present)
-    if not present:
-        return None
-    kind, average = aggregate.argument.type.kind, aggregate.kind == "avg"
-    if kind == "float":
-        return _float_aggregate([value for value in present if isinstance(value, float)], average)
-    if kind == "decimal":
-        total = _decimal_sum([value for value in present if isinstance(value, Decimal)])
-        return decimal_avg(total, len(present)) if average else total
-    integers = [value for value in present if isinstance(value, int)]
-    return decimal_avg(Decimal(sum(integers)), len(present)) if average else sum(integers)
+    return _of_values(aggregate.kind, present) if present else None
 
 
-def _float_aggregate(values: Sequence[float], average: bool) -> float:
+def _of_values(kind: str, values: Sequence[Value]) -> Value:
+    """An aggregate of values of one type, none of them NULL."""
+    match kind:
+        case "min":
+            return functools.reduce(lambda first, value: value if compared(value, first) < 0 else first, values)
+        case "max":
+            return functools.reduce(lambda first, value: value if compared(value, first) > 0 else first, values)
+        case "bool_and":
+            return all(value is True for value in values)
+        case "bool_or":
+            return any(value is True for value in values)
+        case "sum" | "avg":
+            return _summed(values, average=kind == "avg")
+        case "var_pop" | "var_samp" | "stddev_pop" | "stddev_samp":
+            return _variance(values, sample=kind.endswith("samp"), root=kind.startswith("stddev"))
+    raise InternalError(f"the oracle knows no aggregate {kind!r}")
+
+
+def _summed(values: Sequence[Value], average: bool) -> Value:
+    if isinstance(values[0], float):
+        return _float_sum([value for value in values if isinstance(value, float)], average)
+    if isinstance(values[0], Decimal):
+        total = _decimal_sum([value for value in values if isinstance(value, Decimal)])
+        return decimal_avg(total, len(values)) if average else total
+    integers = [value for value in values if isinstance(value, int)]
+    return decimal_avg(Decimal(sum(integers)), len(values)) if average else sum(integers)
+
+
+def _float_sum(values: Sequence[float], average: bool) -> float:
     """The exact sum (or the exact average), rounded once."""
     infinities = {value for value in values if math.isinf(value)}
     if any(math.isnan(value) for value in values) or len(infinities) == 2:
         return NAN
     if infinities:
         return infinities.pop()
-    if average:
-        return float(sum(map(Fraction, values), Fraction()) / len(values))
+    exact = sum(map(Fraction, values), Fraction())
     try:
-        return math.fsum(values)
-    except OverflowError:  # fsum also gives up when only a partial sum is too large.
-        return _rounded(sum(map(Fraction, values), Fraction()))
-
-
-def _rounded(exact: Fraction) -> float:
-    try:
-        return float(exact)
+        return float(exact / len(values) if average else exact)
     except OverflowError:
         raise DataError("value out of range: overflow") from None
 
@@ -186,409 +369,61 @@ def _decimal_sum(values: Sequence[Decimal]) -> Decimal:
     return decimal_value(total)
 
 
-# --- expressions ---
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What an expression is evaluated over: one joined row, or one group with its rows."""
-
-    row: Joined
-    group: Row = ()
-    members: Sequence[Joined] = ()
-
-
-def evaluate(expression: Expression, context: Context) -> Value:
-    """The value of an expression; None is NULL."""
-    if isinstance(expression, Literal):
-        return expression.value
-    if isinstance(expression, ColumnRef):
-        return context.row[expression.source][expression.position]
-    if isinstance(expression, GroupKey):
-        return context.group[expression.index]
-    if isinstance(expression, Aggregate):
-        return _aggregated(expression, context.members)
-    return _canonical(_call(expression, context))
-
-
-def _call(call: Call, context: Context) -> Value:
-    lazy = _LAZY.get(call.op)
-    if lazy is not None:
-        return lazy(call, context)
-    args = [evaluate(argument, context) for argument in call.args]
-    total = _TOTAL.get(call.op)
-    if total is not None:
-        return total(*args)
-    if any(value is None for value in args):
-        return None  # All other operators are strict.
-    strict = _STRICT.get(call.op)
-    if strict is None:
-        raise InternalError(f"the oracle knows no operator {call.op!r}")
-    return strict(call, *args)
-
-
-# Operators that do not evaluate all of their arguments.
-
-
-def _and(call: Call, context: Context) -> Value:
-    values: list[Value] = []
-    for argument in call.args:
-        values.append(evaluate(argument, context))
-        if values[-1] is False:
-            return False
-    return None if None in values else True
-
-
-def _or(call: Call, context: Context) -> Value:
-    values: list[Value] = []
-    for argument in call.args:
-        values.append(evaluate(argument, context))
-        if values[-1] is True:
-            return True
-    return None if None in values else False
-
-
-def _case(call: Call, context: Context) -> Value:
-    *branches, otherwise = call.args
-    for test, result in zip(branches[::2], branches[1::2], strict=True):
-        if evaluate(test, context) is True:
-            return evaluate(result, context)
-    return evaluate(otherwise, context)
-
-
-def _coalesce(call: Call, context: Context) -> Value:
-    for argument in call.args:
-        value = evaluate(argument, context)
-        if value is not None:
-            return value
-    return None
-
-
-_LAZY: dict[str, Callable[[Call, Context], Value]] = {"and": _and, "or": _or, "case": _case, "coalesce": _coalesce}
-
-
-# Operators that take NULL as a value.
-
-
-def _same(left: Value, right: Value) -> bool:
-    if left is None or right is None:
-        return left is right
-    return _compared(left, right) == 0
-
-
-def _in(value: Value, *items: Value) -> Value:
-    if value is None:
+def _variance(values: Sequence[Value], sample: bool, root: bool) -> Value:
+    """NaN as soon as a value is not finite, but NULL for a sample of one, whatever it is: as in PostgreSQL."""
+    count = len(values)
+    if sample and count < 2:
         return None
-    if any(item is not None and _compared(value, item) == 0 for item in items):
-        return True
-    return None if any(item is None for item in items) else False
+    numbers = [value for value in values if isinstance(value, int | float | Decimal)]
+    floats = isinstance(values[0], float)
+    if any(is_nan(number) or abs(number) == math.inf for number in numbers):
+        return NAN if floats else DECIMAL_NAN
+    if floats:
+        exact = [Fraction(number) for number in numbers]
+        squares = sum((number * number for number in exact), Fraction())
+        return float_variance(count, sum(exact, Fraction()), squares, sample, root)
+    decimals = [Decimal(number) for number in numbers]
+    total = functools.reduce(EXACT.add, decimals)
+    squares_total = functools.reduce(EXACT.add, [EXACT.multiply(number, number) for number in decimals])
+    return numeric_variance(count, total, squares_total, sample, root)
 
 
-def _nullif(left: Value, right: Value) -> Value:
-    return None if left is not None and right is not None and _compared(left, right) == 0 else left
+# --- sets and order ---
 
 
-_TOTAL: dict[str, Callable[..., Value]] = {
-    "is_null": lambda value: value is None,
-    "is_not_null": lambda value: value is not None,
-    "is_distinct": lambda left, right: not _same(left, right),
-    "is_not_distinct": _same,
-    "in": _in,
-    "nullif": _nullif,
-}
+def _combined(operation: SetOp, left: list[Row], right: list[Row]) -> list[Row]:
+    """Rows are equal as keys of a dict: NULL is NULL there, and NaN the one NaN."""
+    if operation.kind == "union":
+        return left + right if operation.all else list(dict.fromkeys(left + right))
+    ours, theirs = Counter(left), Counter(right)
+    if not operation.all:
+        wanted = operation.kind == "intersect"
+        return [row for row in ours if (row in theirs) == wanted]
+    result = ours & theirs if operation.kind == "intersect" else ours - theirs
+    return list(result.elements())
 
 
-# Comparison.
+def _top(top: Top, rows: list[Row]) -> list[Row]:
+    whole_row = [
+        Order(ColumnRef(0, place, field.name, field.type, field.nullable), descending=False, nulls_first=False)
+        for place, field in enumerate(top.fields)
+    ]
+    order = [*top.order, *whole_row]
+    sort_key = functools.cmp_to_key(functools.partial(_order_of, order))
+    ordered = sorted(rows, key=lambda row: sort_key(_values([item.expression for item in order], row)))
+    return ordered[top.offset :] if top.limit is None else ordered[top.offset : top.offset + top.limit]
 
 
-def _compared(left: Value, right: Value) -> int:
-    """-1, 0 or 1; NaN equals NaN and is above everything. Both sides are of one type, not NULL."""
-    left_nan, right_nan = _is_nan(left), _is_nan(right)
-    if left_nan or right_nan:
-        return left_nan - right_nan
-    if isinstance(left, str) and isinstance(right, str):
-        return (left > right) - (left < right)
-    if isinstance(left, bytes) and isinstance(right, bytes):
-        return (left > right) - (left < right)
-    if isinstance(left, datetime.datetime) and isinstance(right, datetime.datetime):
-        return (left > right) - (left < right)
-    if isinstance(left, datetime.date) and isinstance(right, datetime.date) and type(left) is type(right):
-        return (left > right) - (left < right)
-    if isinstance(left, int | float | Decimal) and type(left) is type(right):
-        return (left > right) - (left < right)
-    raise InternalError(f"comparison of {type(left).__name__} with {type(right).__name__}")
-
-
-def _is_nan(value: object) -> bool:
-    return (isinstance(value, float) and math.isnan(value)) or (isinstance(value, Decimal) and value.is_nan())
-
-
-def _canonical(value: _AnyValue) -> _AnyValue | float | Decimal:
-    """The one NaN of each type, which dicts and tuples find by identity."""
-    if not _is_nan(value):
-        return value
-    return NAN if isinstance(value, float) else DECIMAL_NAN
-
-
-# Arithmetic.
-
-
-def _arithmetic(call: Call, left: Value, right: Value) -> Value:
-    if isinstance(left, Decimal) and isinstance(right, Decimal):
-        return _decimal_arithmetic(call.op, left, right)
-    if isinstance(left, float) and isinstance(right, float):
-        return _float_arithmetic(call.op, left, right)
-    if isinstance(left, int) and isinstance(right, int):
-        return _int_arithmetic(call.op, left, right)
-    raise InternalError(f"{call.op} of {type(left).__name__} and {type(right).__name__}")
-
-
-def _int_arithmetic(op: str, left: int, right: int) -> int:
-    if op in "/%" and right == 0:
-        raise DataError("division by zero")
-    if op == "+":
-        return _in_range(left + right)
-    if op == "-":
-        return _in_range(left - right)
-    if op == "*":
-        return _in_range(left * right)
-    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-    return _in_range(quotient) if op == "/" else left - quotient * right
-
-
-def _in_range(value: int) -> int:
-    if not INT_MIN <= value <= INT_MAX:
-        raise DataError("integer out of range")
-    return value
-
-
-def _decimal_arithmetic(op: str, left: Decimal, right: Decimal) -> Decimal:
-    if op == "/":
-        return decimal_div(left, right)
-    if left.is_nan() or right.is_nan():
-        return DECIMAL_NAN
-    if op == "%":
-        return _decimal_remainder(left, right)
-    infinite = left.is_infinite() or right.is_infinite()
-    if op == "*":
-        undefined = infinite and (not left or not right)
-        return DECIMAL_NAN if undefined else decimal_value(EXACT.multiply(left, right))
-    addend = right if op == "+" else right.copy_negate()
-    undefined = left.is_infinite() and addend.is_infinite() and left != addend
-    return DECIMAL_NAN if undefined else decimal_value(EXACT.add(left, addend))
-
-
-def _decimal_remainder(left: Decimal, right: Decimal) -> Decimal:
-    if not right:
-        raise DataError("division by zero")
-    if left.is_infinite():
-        return DECIMAL_NAN
-    return left if right.is_infinite() else decimal_value(EXACT.remainder(left, right))
-
-
-def _float_arithmetic(op: str, left: float, right: float) -> float:
-    if op == "/" and right == 0 and not math.isnan(left):
-        raise DataError("division by zero")
-    if op == "+":
-        result = left + right
-    elif op == "-":
-        result = left - right
-    elif op == "*":
-        result = left * right
-    else:
-        result = NAN if right == 0 else left / right
-    if math.isinf(result) and math.isfinite(left) and math.isfinite(right):
-        raise DataError("value out of range: overflow")
-    vanished = (op == "*" and left and right) or (op == "/" and left and math.isfinite(right))
-    if result == 0 and vanished:
-        raise DataError("value out of range: underflow")
-    return result
-
-
-def _negated(_: Call, value: Value) -> Value:
-    if isinstance(value, Decimal):
-        return decimal_value(value.copy_negate())
-    if isinstance(value, float):
-        return -value
-    assert isinstance(value, int), "the binder passes numbers only"
-    return _in_range(-value)
-
-
-def _absolute(_: Call, value: Value) -> Value:
-    if isinstance(value, Decimal):
-        return value.copy_abs()
-    if isinstance(value, float):
-        return abs(value)
-    assert isinstance(value, int), "the binder passes numbers only"
-    return _in_range(abs(value))
-
-
-# Text.
-
-
-def _lower(_: Call, value: Value) -> Value:
-    return "".join(_one_character(character, character.lower()) for character in _text(value))
-
-
-def _upper(_: Call, value: Value) -> Value:
-    return "".join(_one_character(character, character.upper()) for character in _text(value))
-
-
-def _one_character(character: str, mapped: str) -> str:
-    """PostgreSQL maps characters one by one: what would become two characters stays as it is."""
-    return mapped if len(mapped) == 1 else character
-
-
-def _length(_: Call, value: Value) -> Value:
-    return len(value) if isinstance(value, bytes) else len(_text(value))
-
-
-def _concatenated(_: Call, left: Value, right: Value) -> Value:
-    if isinstance(left, bytes) and isinstance(right, bytes):
-        return left + right
-    return _text(left) + _text(right)
-
-
-def _text(value: Value) -> str:
-    assert isinstance(value, str), "the binder passes text only"
-    return value
-
-
-def _like(_: Call, value: Value, pattern: Value) -> Value:
-    return _matches(_text(value), _like_items(_text(pattern)))
-
-
-def _like_items(pattern: str) -> list[tuple[str, str]]:
-    """The pattern as ("%", ""), ("_", "") and ("=", character)."""
-    items, position = [], 0
-    while position < len(pattern):
-        character = pattern[position]
-        if character == "\\":
-            position += 1
-            if position == len(pattern):
-                raise DataError("LIKE pattern must not end with escape character")
-            items.append(("=", pattern[position]))
+def _order_of(order: Sequence[Order], first: Row, second: Row) -> int:
+    for item, one, two in zip(order, first, second, strict=True):
+        if one is None or two is None:
+            found = (one is None) - (two is None)
+            found = -found if item.nulls_first else found
         else:
-            items.append((character, "") if character in "%_" else ("=", character))
-        position += 1
-    return items
-
-
-def _matches(text: str, items: Sequence[tuple[str, str]]) -> bool:
-    """Which prefixes of the pattern match which prefixes of the text, prefix by prefix."""
-    reachable = {0}
-    for kind, character in items:
-        if kind == "%":
-            reachable = set(range(min(reachable), len(text) + 1)) if reachable else set()
-        else:
-            reachable = {
-                position + 1
-                for position in reachable
-                if position < len(text) and (kind == "_" or text[position] == character)
-            }
-    return len(text) in reachable
-
-
-# Casts.
-
-
-def _cast(call: Call, value: Value) -> Value:
-    return fit(_converted(value, call.type), call.type)
-
-
-def _converted(value: Value, target: Type) -> Value:
-    if target.kind == "str":
-        return _as_text(value)
-    if isinstance(value, str):
-        return value_of_text(value, target)
-    if target.kind == "int":
-        return _as_int(value)
-    if target.kind == "float" and isinstance(value, int | float | Decimal):
-        return _as_float(value)
-    if target.kind == "decimal" and isinstance(value, int | float | Decimal):
-        return _as_decimal(value)
-    if target.kind == "bool" and isinstance(value, int):
-        return value != 0
-    if target.kind == "timestamp" and isinstance(value, datetime.date):
-        return datetime.datetime(value.year, value.month, value.day)
-    if target.kind == "date" and isinstance(value, datetime.datetime):
-        return value.date()
-    raise InternalError(f"no cast from {type(value).__name__} to {target}")
-
-
-def _as_int(value: Value) -> int:
-    """A float goes to the nearest integer, halves to the even one; a decimal's halves go away from zero."""
-    if isinstance(value, float | Decimal) and not math.isfinite(value):
-        raise DataError(f"cannot convert {_as_text(value)} to integer")
-    if isinstance(value, float):
-        return _in_range(round(value))
-    if isinstance(value, Decimal):
-        return _in_range(int(EXACT.to_integral_value(value)))
-    assert isinstance(value, int), "the binder passes numbers and booleans only"
-    return int(value)
-
-
-def _as_float(value: int | float | Decimal) -> float:
-    if isinstance(value, Decimal) and value.is_finite():
-        return float_in_range(str(value))
-    return float(value)
-
-
-def _as_decimal(value: int | float | Decimal) -> Decimal:
-    if isinstance(value, float):
-        return decimal_of_digits(f"{value:.{FLOAT_DIGITS}g}") if math.isfinite(value) else Decimal(value)
-    return Decimal(value)
-
-
-def _as_text(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return _float_text(value)
-    if isinstance(value, Decimal):
-        return format(value, "f") if value.is_finite() else str(value)
-    assert isinstance(value, int | str), "the binder passes numbers, booleans and text only"
-    return str(value)
-
-
-def _float_text(value: float) -> str:
-    """The shortest digits that read back as the same float, with an exponent where PostgreSQL writes one."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value == 0:
-        return "-0" if math.copysign(1, value) < 0 else "0"
-    shortest = Decimal(repr(value)).normalize(EXACT)
-    if FLOAT_TEXT_EXPONENT_MIN <= shortest.adjusted() <= FLOAT_TEXT_EXPONENT_MAX:
-        return format(shortest, "f")
-    sign, digits, _ = shortest.as_tuple()
-    fraction = "".join(map(str, digits[1:]))
-    exponent = shortest.adjusted()
-    mantissa = f"{'-' if sign else ''}{digits[0]}{'.' if fraction else ''}{fraction}"
-    return f"{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
-
-
-_STRICT: dict[str, Callable[..., Value]] = {
-    "+": _arithmetic,
-    "-": _arithmetic,
-    "*": _arithmetic,
-    "/": _arithmetic,
-    "%": _arithmetic,
-    "neg": _negated,
-    "abs": _absolute,
-    "=": lambda _, left, right: _compared(left, right) == 0,
-    "<>": lambda _, left, right: _compared(left, right) != 0,
-    "<": lambda _, left, right: _compared(left, right) < 0,
-    "<=": lambda _, left, right: _compared(left, right) <= 0,
-    ">": lambda _, left, right: _compared(left, right) > 0,
-    ">=": lambda _, left, right: _compared(left, right) >= 0,
-    "not": lambda _, value: value is False,
-    "lower": _lower,
-    "upper": _upper,
-    "length": _length,
-    "||": _concatenated,
-    "like": _like,
-    "cast": _cast,
-}
+            found = -compared(one, two) if item.descending else compared(one, two)
+        if found:
+            return found
+    return 0
 
 
 # --- comparing bags ---
@@ -623,6 +458,6 @@ def _counted(rows: Iterable[tuple[object, ...]]) -> _Counts:
     counts: _Counts = defaultdict(lambda: ((), 0))
     for row in rows:
         # The Python type is part of the key: True, 1, 1.0 and Decimal(1) are equal in Python, not in a result.
-        key = tuple((type(value).__name__, _canonical(value)) for value in row)
+        key = tuple((type(value).__name__, canonical(value)) for value in row)
         counts[key] = (row, counts[key][1] + 1)
     return counts

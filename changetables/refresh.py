@@ -12,11 +12,11 @@ zero at `_count` = 0, for a while; the row is kept with it and is not shown.
 | view       | stored row                                       | delta                                            |
 |------------|--------------------------------------------------|--------------------------------------------------|
 | aggregates | key values, then the components (`_count` first) | the same components                              |
-| plain rows | key values, then 1, then the output values       | a flat bag: multiplicity, outputs, multiplicity, … |
+| plain rows | key values, multiplicity, then the output values | a flat bag: multiplicity, outputs, multiplicity, … |
 
 For plain rows the component is the bag of outputs under the key, whose addition is that of change tables. When all
-contributions up to some commit are in, it holds exactly one row once, because the key has the primary keys of all
-sources. In between it can be anything, and is stored flat as it is. Two contributions to one such key always come
+contributions up to some commit are in, it holds exactly one row, because the key has the keys of all sources; how often
+it counts is its multiplicity. In between it can be anything, and is stored flat as it is. Two contributions to one such key always come
 from transactions that conflict: each wrote one of the base rows in the key and wrote or looked up all others, which are
 held to the decision. So in practice they arrive in commit order, but nothing depends on it.
 """
@@ -52,29 +52,21 @@ class Refresh(Protocol):
 
     def negate(self, delta: Row) -> Row: ...
 
-    def present(self, row: Row) -> bool: ...
-
 
 class RefreshGroups:
     """Groups: the components add up. The functions are generated, because they know their positions."""
 
-    __slots__ = ("_count", "add", "negate", "refresh")
+    __slots__ = ("add", "negate", "refresh")
 
     refresh: Callable[[Row | None, Contribution], Row | None]
     add: Callable[[Row, Row], Row | None]
     negate: Callable[[Row], Row]
 
     def __init__(self, compiler: Compiler, layout: Layout, key_count: int) -> None:
-        self._count = key_count
         compiler.define(_groups_source(compiler, layout, key_count))
         self.refresh = compiler.namespace["refresh"]  # type: ignore[assignment]
         self.add = compiler.namespace["add"]  # type: ignore[assignment]
         self.negate = compiler.namespace["negate"]  # type: ignore[assignment]
-
-    def present(self, row: Row) -> bool:
-        count = row[self._count]
-        assert isinstance(count, int)
-        return count > 0
 
 
 def _groups_source(compiler: Compiler, layout: Layout, key_count: int) -> str:
@@ -126,9 +118,11 @@ class RefreshRows:
     def negate(self, delta: Row) -> Row:
         return flatten({row: -multiplicity for row, multiplicity in unflatten(delta, self._width)})
 
-    def present(self, row: Row) -> bool:
-        """Only one row that is there once is a result; anything else waits for another contribution."""
-        return len(row) == self._key_count + 1 + self._width and row[self._key_count] == 1
+    def multiplicity(self, row: Row) -> int:
+        """Only one row is a result; anything else waits for another contribution."""
+        count = row[self._key_count]
+        assert isinstance(count, int)
+        return max(0, count) if len(row) == self._key_count + 1 + self._width else 0
 
 
 def _with_one_nan(row: Row) -> Row:

@@ -1,4 +1,4 @@
-"""Definitions and tables as plain lists, so that a database reopens without reading SQL again.
+"""Relations and tables as plain lists, so that a database reopens without reading SQL again.
 
     plain = [VERSION, node]
     node  = [class name, field, field, ...]      a frozen dataclass of the registry, its fields in order
@@ -17,14 +17,31 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TypeAlias, TypeVar, Union
 
-from .definition import Definition, Equality, Output, Source
+from .algebra import (
+    Distinct,
+    Field,
+    Filter,
+    Group,
+    Join,
+    Order,
+    Output,
+    Project,
+    Relation,
+    Scan,
+    Semi,
+    SetOp,
+    Slice,
+    Top,
+    Values,
+    WithKey,
+)
 from .errors import InternalError, OperationalError
-from .expressions import Aggregate, Call, ColumnRef, GroupKey, Literal
+from .expressions import Aggregate, Call, ColumnRef, Literal
 from .numbers import DECIMAL_NAN
-from .schema import Column, Index, Table
+from .schema import Check, Column, Index, Table, Unique
 from .types import NAN, Type, Value
 
-VERSION = 1
+VERSION = 2
 #: Nodes inside nodes. A definition has far fewer; a damaged text must not exhaust the stack.
 LEVELS_MAX = 400
 
@@ -33,30 +50,42 @@ _T = TypeVar("_T")
 
 _TUPLE = "()"
 _CLASSES: Mapping[str, type] = {
-    "Definition": Definition,
-    "Source": Source,
-    "Equality": Equality,
+    "Scan": Scan,
+    "Values": Values,
+    "Filter": Filter,
+    "Project": Project,
+    "Join": Join,
+    "Semi": Semi,
+    "Group": Group,
+    "Distinct": Distinct,
+    "SetOp": SetOp,
+    "Top": Top,
+    "WithKey": WithKey,
+    "Slice": Slice,
+    "Field": Field,
     "Output": Output,
+    "Order": Order,
     "Literal": Literal,
     "ColumnRef": ColumnRef,
     "Call": Call,
     "Aggregate": Aggregate,
-    "GroupKey": GroupKey,
     "Type": Type,
     "Table": Table,
     "Column": Column,
     "Index": Index,
+    "Unique": Unique,
+    "Check": Check,
 }
 _LEAVES = (bool, int, float, str, bytes, Decimal, datetime.date, datetime.datetime)
 
 
-def to_plain(definition: Definition) -> list[Plain]:
-    return [VERSION, _plain(definition)]
+def relation_to_plain(relation: Relation) -> list[Plain]:
+    return [VERSION, _plain(relation)]
 
 
-def from_plain(plain: object) -> Definition:
-    """OperationalError if this is not a definition that this version wrote or can read."""
-    return _read(plain, Definition)
+def relation_from_plain(plain: object) -> Relation:
+    """OperationalError if this is not a relation that this version wrote or can read."""
+    return _read(plain, Relation)  # type: ignore[arg-type]  # a union of classes is as good as one for isinstance
 
 
 def table_to_plain(table: Table) -> list[Plain]:
@@ -75,7 +104,7 @@ def _plain(value: object) -> Plain:
         return [_TUPLE, *(_plain(item) for item in value)]
     name = type(value).__name__
     if _CLASSES.get(name) is not type(value) or not dataclasses.is_dataclass(value):
-        raise InternalError(f"{name} is not a part of definitions and tables")
+        raise InternalError(f"{name} is not a part of relations and tables")
     return [name, *(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))]
 
 
@@ -85,13 +114,17 @@ def _read(plain: object, expected: type[_T]) -> _T:
     version, content = plain
     if version != VERSION or isinstance(version, bool):
         raise OperationalError(
-            f"a stored {expected.__name__.lower()} has format {version!r}; this version reads format {VERSION}",
+            f"a stored {_name(expected)} has format {version!r}; this version reads format {VERSION}",
             hint="open the database with the version of Viewtide that wrote it, or a newer one",
         )
     value = _value(content, 0)
     if not isinstance(value, expected):
-        raise _unreadable(f"{type(value).__name__} where {expected.__name__} is expected")
+        raise _unreadable(f"{type(value).__name__} where a {_name(expected)} is expected")
     return value
+
+
+def _name(expected: object) -> str:
+    return "table" if expected is Table else "relation"
 
 
 def _value(plain: object, level: int) -> object:
@@ -125,6 +158,6 @@ def _leaf(value: object) -> object:
 
 def _unreadable(what: str) -> OperationalError:
     return OperationalError(
-        f"a stored definition cannot be read: {what}",
+        f"a stored relation cannot be read: {what}",
         hint="the data is damaged or was written by a newer version of Viewtide",
     )

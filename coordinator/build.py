@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from ..changetables.algebra import Relation
+from ..changetables.branches import hidden_name
+from ..changetables.keeping import keep
 from ..changetables.keys import table_range
-from ..changetables.plan import Contribution, LookUp
-from ..changetables.schema import Index
+from ..changetables.plan import Contribution, LookUp, compile_view, needed_indexes
+from ..changetables.schema import Index, Table
+from ..changetables.types import Row
 from ..ltm.catalog import Catalog, View
 from ..ltm.driver import NEWEST
-from ..ltm.tables import ViewRows
+from ..ltm.tables import TableRows, Tables, ViewRows
 from .embedded import Engine
 
 #: Rows worked on while writers wait: about 2 ms of their time.
@@ -26,20 +30,17 @@ PAGE_ROWS = 500
 _builders = itertools.count(1)
 
 
-def build_index(engine: Engine, table: str, columns: tuple[int, ...]) -> None:
-    """Create an index and fill it: page by page with the newest rows; writers keep the rest right."""
-    index = Index(0, columns, ready=False)
+def build_index(engine: Engine, table: str, columns: tuple[int, ...], name: str = "") -> None:
+    """Create an index of a table or view and fill it: page by page with the newest rows; writers keep the rest right."""
+    index = Index(0, columns, ready=False, name=name)
 
     def add(catalog: Catalog) -> Catalog:
         nonlocal index
         index = replace(index, id=catalog.next_id)
-        before = catalog.tables[table]
-        return catalog.with_table(replace(before, indexes=(*before.indexes, index)))
+        return catalog.with_index(table, index)
 
     def ready(catalog: Catalog) -> Catalog:
-        before = catalog.tables[table]
-        indexes = tuple(replace(known, ready=True) if known.id == index.id else known for known in before.indexes)
-        return catalog.with_table(replace(before, indexes=indexes))
+        return catalog.with_index(table, replace(index, ready=True))
 
     engine.change_catalog(add)
     try:
@@ -58,7 +59,7 @@ def _take_back(engine: Engine, change: Callable[[Catalog], Catalog]) -> None:
 
 
 def _fill_index(engine: Engine, table: str, index_id: int) -> None:
-    start, stop = table_range(engine.ltm.tables.by_name[table].table.id)
+    start, stop = table_range(engine.ltm.tables.table(table).id)
     while True:
         with engine.ltm.lock:
             page = _add_entries(engine, table, index_id, start, stop)
@@ -70,11 +71,11 @@ def _fill_index(engine: Engine, table: str, index_id: int) -> None:
 
 def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: bytes) -> list[bytes]:
     ltm = engine.ltm
-    rows = ltm.tables.by_name[table]
+    rows = ltm.tables.source(table)
     entries = ltm.tables.indexes[index_id][1]
     entries.versions.fold()
     ts = engine.draw_ts()
-    page = list(itertools.islice(ltm.scan(rows.versions, start, stop, NEWEST), PAGE_ROWS))
+    page = list(itertools.islice(ltm.shown(rows, start, stop, NEWEST), PAGE_ROWS))
     made = [(*entries.codec.prefix_and_entry(row, key), key) for key, row in page]
     there = ltm.newest_entries(entries.versions, [entry for _, entry, _ in made])
     for (prefix, entry, key), known in zip(made, there, strict=True):
@@ -83,6 +84,57 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
             entries.versions.put_entry(prefix, entry, ts, key)
     ltm.wrote_unlogged(len(page))
     return [key for key, _ in page]
+
+
+class Planned:
+    """What a view would need: the tables and views that there are, and hidden ones that are still to be made."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        #: The missing hidden views, each after those that it reads.
+        self.missing: dict[str, tuple[Relation, Table]] = {}
+
+    def table(self, name: str) -> Table:
+        planned = self.missing.get(name)
+        return self._tables.table(name) if planned is None else planned[1]
+
+    def inner(self, relation: Relation) -> Table:
+        name = hidden_name(relation)
+        if name not in self._tables.views and name not in self.missing:
+            table = keep(relation, self).table(0, name)
+            self.missing[name] = (relation, table)
+        return self.table(name)
+
+    def explain(self) -> list[str]:
+        """The plans of the hidden views, those that exist already left out."""
+        return [compile_view(name, 0, relation, self).explain() for name, (relation, _) in self.missing.items()]
+
+
+def create_view(engine: Engine, name: str, relation: Relation, refresh: str, text: str, layout: str) -> None:
+    """Make a view, and first the hidden views and the indexes that it needs."""
+    planned = Planned(engine.ltm.tables)
+    keep(relation, planned)
+    try:
+        for hidden, (inner, _) in planned.missing.items():
+            _create(engine, View(0, hidden, inner, refresh, ""))
+        _create(engine, View(0, name, relation, refresh, text, layout=layout))
+    except BaseException:
+        _take_back(engine, _without_unused)
+        raise
+
+
+def _without_unused(catalog: Catalog) -> Catalog:
+    return catalog.without_unused()
+
+
+def _create(engine: Engine, view: View) -> None:
+    tables = engine.ltm.tables
+    kept = keep(view.relation, tables)
+    for table, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
+        owner = engine.ltm.tables.source(table)
+        if not any(entries.index.columns == positions and entries.index.ready for entries in owner.indexes):
+            build_index(engine, table, positions)
+    build_view(engine, replace(view, id=engine.ltm.tables.catalog.next_id, reads=kept.reads))
 
 
 def build_view(engine: Engine, view: View) -> None:
@@ -111,37 +163,49 @@ def _check_outputs(engine: Engine, view: View) -> None:
         rows = engine.ltm.tables.views[view.name]
         rows.checked = True  # from here on writers look at what they change; the rest is looked at now
     if rows.plan.fallible:
-        for _, row in engine.ltm.scan(rows.versions, *table_range(view.id), NEWEST):
-            if rows.plan.present(row):
-                rows.plan.output(row)
+        for _ in engine.ltm.shown(rows, *table_range(view.id), NEWEST):
+            pass
 
 
 def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contribution]]:
-    """The definition evaluated as of `at`, in pages of its first source."""
+    """The relation evaluated as of `at`, branch by branch, in pages of one source."""
     ltm = engine.ltm
     plan = ltm.tables.views[view.name].plan
-    rows = ltm.tables.by_name[view.definition.sources[0].table]
-    stored = ltm.scan(rows.versions, *table_range(rows.table.id), at)
-    while page := [row for _, row in itertools.islice(stored, PAGE_ROWS)]:
-        running = plan.contribute_from(0, page)
-        answers: list[list[object]] | None = None
-        while True:
-            try:
-                wanted = next(running) if answers is None else running.send(answers)
-            except StopIteration as finished:
-                yield finished.value
-                break
-            answers = [_answer(engine, look_up, at) for look_up in wanted]
+    yield plan.constants()
+    if plan.kept.slice_of:
+        kept, ordered = plan.kept, ltm.tables.views[plan.kept.slice_of]
+        rows_count = None if kept.limit is None else kept.offset + kept.limit
+        yield plan.contribute_top(ltm.first_rows(ordered, rows_count, at, {}))
+    for part, source, table in plan.starts():
+        rows = ltm.tables.source(table)
+        stored = ltm.shown(rows, *table_range(rows.table.id), at)
+        while page := [row for _, row in itertools.islice(stored, PAGE_ROWS)]:
+            running = plan.contribute_from(part, source, page)
+            answers: list[list[object]] | None = None
+            while True:
+                try:
+                    wanted = next(running) if answers is None else running.send(answers)
+                except StopIteration as finished:
+                    yield finished.value
+                    break
+                answers = [_answer(engine, look_up, at) for look_up in wanted]
 
 
 def _answer(engine: Engine, look_up: LookUp, at: int) -> list[object]:
     ltm = engine.ltm
-    rows = ltm.tables.by_name[look_up.table]
+    rows = ltm.tables.source(look_up.table)
     if look_up.index is None:
-        found = [ltm.read(rows.versions, key, at) for key in look_up.keys]
-        return list(found)
+        return [_shown(engine, rows, key, at) for key in look_up.keys]
     entries = ltm.tables.indexes[look_up.index][1].versions
-    return [ltm.read_prefix(rows.versions, entries, prefix, at) for prefix in look_up.keys]
+    return [
+        [row for key in ltm.entries_at(entries, prefix, at) if (row := _shown(engine, rows, key, at)) is not None]
+        for prefix in look_up.keys
+    ]
+
+
+def _shown(engine: Engine, rows: TableRows | ViewRows, key: bytes, at: int) -> Row | None:
+    stored = engine.ltm.read(rows.versions, key, at)
+    return engine.ltm.show(rows, stored, at) if isinstance(rows, ViewRows) else stored
 
 
 def _contribute(engine: Engine, view: ViewRows, contributions: list[Contribution]) -> None:

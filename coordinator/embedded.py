@@ -369,7 +369,7 @@ class Engine:
         while transaction.wanted:
             wanted = transaction.wanted
             own = transaction.own_rows() if any(look_up.state for look_up in wanted) else {}
-            transaction.looked_up(ltm.loaded(partial(ltm.participant.look_up, wanted, own)))
+            transaction.looked_up(ltm.look_up(wanted, own))
         return transaction
 
     def draw_ts(self) -> int:

@@ -1,7 +1,8 @@
 """The transaction machine: decides one transaction, in the steps of the modified two-phase commit (Nikolov, fig. 5.2).
 
     OLD_ROWS   the participants that own the written rows answer with the whole old rows
-    LOOK_UPS   base change tables are formed and propagated; rows that they join with are asked for
+    LOOK_UPS   base change tables are formed and propagated; rows that they join with are asked for. Views go level by
+               level: what a view shows before and after is the change table of those that are kept from it
     DECIDED    the record is complete: base change tables and one refresh per changed view row
 
 It does no I/O and knows no participant: `wanted` says what to ask for, the driver asks and calls `old_rows`, then
@@ -11,11 +12,11 @@ It does no I/O and knows no participant: `wanted` says what to ask for, the driv
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from ..changetables.change_table import Change
 from ..changetables.errors import IntegrityError, TransactionConflict
-from ..changetables.plan import Answers, Contribution, LookUp
+from ..changetables.plan import FIRST, LAST, STATES, Answers, Contribution, LookUp, State
 from ..changetables.types import Row, Value
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.tables import TableRows, Tables, ViewRows
@@ -58,48 +59,113 @@ class Request:
 
 
 _Propagation: TypeAlias = Generator[list[LookUp], Answers, list[Contribution]]
+_Asking: TypeAlias = Generator[list[LookUp], Answers, None]
+_NOTHING: Row = ()
 
 
 class Transaction:
     """One attempt at one transaction, or at several that do not touch each other."""
 
-    __slots__ = ("_running", "_tables", "contributions", "request", "wanted", "writes")
+    __slots__ = ("_changes", "_propagation", "_tables", "contributions", "request", "shown", "wanted", "writes")
 
     def __init__(self, request: Request, tables: Tables) -> None:
         self.request = request
         self._tables = tables
-        self._running: list[tuple[ViewRows, _Propagation, int]] = []
+        self._changes: dict[str, list[Change]] = {}
+        self._propagation: _Asking | None = None
         self.wanted: list[LookUp] = []
         self.writes: list[tuple[int, list[Write]]] = []
         self.contributions: list[tuple[int, list[Contribution]]] = []
+        #: What views that others read show before and after, by name.
+        self.shown: dict[str, list[Write]] = {}
 
     def old_rows(self, old: Mapping[str, list[Row | None]]) -> None:
         """The answer of the first phase: by table, one old row per written key, in the order of the writes."""
-        changes: dict[str, list[Change]] = {}
-        views: dict[int, ViewRows] = {}
+        affected: dict[int, ViewRows] = {}
         for name, intents in self.request.writes.items():
             table = self._tables.by_name[name]
             change = self._resolve(table, intents, old[name])
             if table.views and change:
-                changes[name] = change
+                self._changes[name] = change
                 for view in table.views:
-                    views[view.view.id] = view
-        for view in views.values():
-            self._advance(view, view.plan.propagate(changes), None)
+                    affected[view.view.id] = view
+        if affected:
+            self._propagation = self._propagate(affected)
+            self._resume(None)
 
     def looked_up(self, answers: Answers) -> None:
         """The answers to `wanted`, in order; more may be wanted afterwards."""
-        running, self._running, self.wanted = self._running, [], []
-        taken = 0
-        for view, propagation, count in running:
-            self._advance(view, propagation, answers[taken : taken + count])
-            taken += count
+        self._resume(answers)
+
+    def _resume(self, answers: Answers | None) -> None:
+        assert self._propagation is not None, "nothing was asked for"
+        try:
+            self.wanted = self._propagation.send(answers)  # type: ignore[arg-type]  # None starts it
+        except StopIteration:
+            self.wanted = []
+
+    def _propagate(self, affected: dict[int, ViewRows]) -> _Asking:
+        """Level by level: a view comes after all that it reads."""
+        while affected:
+            level = min(view.level for view in affected.values())
+            now = [view for view in affected.values() if view.level == level]
+            affected = {number: view for number, view in affected.items() if view.level != level}
+            refreshed = yield from self._together(now)
+            self.contributions += [(view.view.id, found) for view, found in refreshed if found]
+            read = [(view, found) for view, found in refreshed if view.is_read]
+            if read:
+                yield from self._show(read)
+                for view, _ in read:
+                    if self.shown.get(view.view.name):
+                        affected.update((reader.view.id, reader) for reader in view.views)
+
+    def _together(
+        self, views: list[ViewRows]
+    ) -> Generator[list[LookUp], Answers, list[tuple[ViewRows, list[Contribution]]]]:
+        """Propagate to several views side by side, so that all look-ups that can go out together do."""
+        finished: list[tuple[ViewRows, list[Contribution]]] = []
+        running: list[tuple[ViewRows, _Propagation, list[LookUp]]] = []
+        for view in views:
+            _advance(view, view.plan.propagate(self._changes), None, running, finished)
+        while running:
+            answers = yield [look_up for _, _, wanted in running for look_up in wanted]
+            waiting, running, taken = running, [], 0
+            for view, propagation, wanted in waiting:
+                _advance(view, propagation, answers[taken : taken + len(wanted)], running, finished)
+                taken += len(wanted)
+        return finished
+
+    def _show(self, views: list[tuple[ViewRows, list[Contribution]]]) -> _Asking:
+        """Find out what views show before and after: that is what the views above them are told."""
+        touched = [_touched(view, found, self.shown) for view, found in views]
+        states = yield [
+            LookUp(view.view.name, STATES, list(keys), State.OLD)
+            for (view, _), keys in zip(views, touched, strict=True)
+        ]
+        extremes = yield from _extremes(views, touched)
+        for number, ((view, found), keys) in enumerate(zip(views, touched, strict=True)):
+            contributions = {item.key: item for item in found}
+            before, after = extremes.get(number, ((), ()))
+            writes: list[Write] = []
+            for place, (key, state) in enumerate(zip(keys, states[number], strict=True)):
+                old_state = cast("Row | None", state)
+                item = contributions.get(key)
+                new_state = old_state if item is None else view.plan.refresh(old_state, item)
+                old = view.plan.source_row(old_state, before[place] if before else _NOTHING)
+                new = view.plan.source_row(new_state, after[place] if after else _NOTHING)
+                if old != new or repr(old) != repr(new):
+                    writes.append((key, old, new))
+            if writes:
+                self.shown[view.view.name] = writes
+                self._changes[view.view.name] = _change_table(writes)
 
     def own_rows(self) -> dict[str, dict[bytes, Row | None]]:
-        """The transaction's own new rows: look-ups of the new state see them."""
+        """The transaction's own new rows, and what views show because of them: look-ups of the new state see them."""
         own: dict[str, dict[bytes, Row | None]] = {}
         for table_id, writes in self.writes:
             own[self._tables.by_id[table_id].table.name] = {key: new for key, _, new in writes}
+        for name, writes in self.shown.items():
+            own[name] = {key: new for key, _, new in writes}
         return own
 
     def record(self, tx_ids: tuple[tuple[int, int], ...], commit_ts: int) -> CommitRecord:
@@ -137,15 +203,68 @@ class Transaction:
             return IntegrityError(message, hint="use upsert to insert or update")
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
 
-    def _advance(self, view: ViewRows, propagation: _Propagation, answers: Answers | None) -> None:
-        try:
-            wanted = next(propagation) if answers is None else propagation.send(answers)
-        except StopIteration as finished:
-            if finished.value:
-                self.contributions.append((view.view.id, finished.value))
-            return
-        self._running.append((view, propagation, len(wanted)))
-        self.wanted.extend(wanted)
+
+def _advance(
+    view: ViewRows,
+    propagation: _Propagation,
+    answers: Answers | None,
+    running: list[tuple[ViewRows, _Propagation, list[LookUp]]],
+    finished: list[tuple[ViewRows, list[Contribution]]],
+) -> None:
+    try:
+        wanted = next(propagation) if answers is None else propagation.send(answers)
+    except StopIteration as done:
+        finished.append((view, done.value))
+        return
+    running.append((view, propagation, wanted))
+
+
+def _touched(
+    view: ViewRows, contributions: list[Contribution], shown: Mapping[str, list[Write]]
+) -> dict[bytes, tuple[Value, ...]]:
+    """The keys of a view whose rows may show something else: those with a contribution, and, of minima and maxima,
+    those whose values changed."""
+    touched = {item.key: item.key_values for item in contributions}
+    key_count = len(view.plan.key_columns)
+    for extreme in view.plan.extremes:
+        for _, old, new in shown.get(extreme.table, ()):
+            group = cast(Row, old if new is None else new)[:key_count]
+            touched.setdefault(view.plan.keys.encode_short(group), group)
+    return touched
+
+
+def _extremes(
+    views: list[tuple[ViewRows, list[Contribution]]], touched: list[dict[bytes, tuple[Value, ...]]]
+) -> Generator[list[LookUp], Answers, dict[int, tuple[list[Row], list[Row]]]]:
+    """For each view that has some, by its place: the extremes of the touched groups before and after."""
+    asked = [number for number, (view, _) in enumerate(views) if view.plan.extremes]
+    if not asked:
+        return {}
+    look_ups = []
+    for number in asked:
+        plan = views[number][0].plan
+        for state in (State.OLD, State.NEW):
+            for place, extreme in enumerate(plan.extremes):
+                prefixes = [plan.extreme_prefix(place, group) for group in touched[number].values()]
+                look_ups.append(LookUp(extreme.table, LAST if extreme.last else FIRST, prefixes, state))
+    answers = iter((yield look_ups))
+    found: dict[int, tuple[list[Row], list[Row]]] = {}
+    for number in asked:
+        count = len(views[number][0].plan.extremes)
+        sides = [[next(answers) for _ in range(count)] for _ in range(2)]
+        before, after = ([cast(Row, group) for group in zip(*side, strict=True)] for side in sides)
+        found[number] = (before, after)
+    return found
+
+
+def _change_table(writes: list[Write]) -> list[Change]:
+    changes: list[Change] = []
+    for _, old, new in writes:
+        if old is not None:
+            changes.append((old, -1))
+        if new is not None:
+            changes.append((new, 1))
+    return changes
 
 
 def _merged(row: Row, changes: Mapping[int, Value]) -> Row:

@@ -9,26 +9,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from ..changetables.definition import Definition
+from ..changetables.algebra import Relation
+from ..changetables.branches import is_hidden
 from ..changetables.schema import Index, Table
-from ..changetables.serialize import from_plain, table_from_plain, table_to_plain, to_plain
+from ..changetables.serialize import relation_from_plain, relation_to_plain, table_from_plain, table_to_plain
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`ready_ts` is the commit_ts from which on the view can be read, 0 while its contents are being computed."""
+    """`ready_ts` is the commit_ts from which on the view can be read, 0 while its contents are being computed.
+
+    A hidden view is one that the engine keeps for others; `reads` are the tables and views that it is made from. `layout`
+    is global, or local: one partial row per LTM, summed at read.
+    """
 
     id: int
     name: str
-    definition: Definition
+    relation: Relation
     refresh: str
     text: str
     ready_ts: int = 0
+    indexes: tuple[Index, ...] = ()
+    reads: tuple[str, ...] = ()
+    layout: str = "global"
+
+    @property
+    def hidden(self) -> bool:
+        return is_hidden(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """`dropped` are ids whose cells still have to be deleted from the store."""
+    """`dropped` are ids whose cells still have to be deleted from the store. A view stands behind those that it reads."""
 
     version: int = 0
     next_id: int = 1
@@ -44,17 +56,50 @@ class Catalog:
         rest = {other: kept for other, kept in self.tables.items() if other != name}
         return self._next(tables=rest, dropped=(*self.dropped, table.id, *(index.id for index in table.indexes)))
 
+    def with_index(self, name: str, index: Index) -> Catalog:
+        """Add an index to a table or view, or put it in the place of the one with its id."""
+        owner = self.tables.get(name) or self.views[name]
+        others = [other for other in owner.indexes if other.id != index.id]
+        changed = replace(owner, indexes=tuple(sorted([*others, index], key=lambda each: each.id)))
+        return self._with_owner(changed, next_id=max(self.next_id, index.id + 1))
+
     def without_index(self, name: str, index: Index) -> Catalog:
-        table = self.tables[name]
-        kept = replace(table, indexes=tuple(other for other in table.indexes if other.id != index.id))
-        return self._next(tables={**self.tables, name: kept}, dropped=(*self.dropped, index.id))
+        owner = self.tables.get(name) or self.views[name]
+        changed = replace(owner, indexes=tuple(other for other in owner.indexes if other.id != index.id))
+        return self._with_owner(changed, dropped=(*self.dropped, index.id))
+
+    def _with_owner(
+        self, owner: Table | View, *, next_id: int | None = None, dropped: tuple[int, ...] | None = None
+    ) -> Catalog:
+        if isinstance(owner, Table):
+            return self._next(tables={**self.tables, owner.name: owner}, next_id=next_id, dropped=dropped)
+        return self._next(views={**self.views, owner.name: owner}, next_id=next_id, dropped=dropped)
 
     def with_view(self, view: View) -> Catalog:
         return self._next(views={**self.views, view.name: view}, next_id=max(self.next_id, view.id + 1))
 
     def without_view(self, name: str) -> Catalog:
+        """Also without the hidden views that nobody needs then."""
         rest = {other: kept for other, kept in self.views.items() if other != name}
-        return self._next(views=rest, dropped=(*self.dropped, self.views[name].id))
+        gone = [self.views[name]]
+        while unused := [view for view in rest.values() if view.hidden and not _read_by_any(view.name, rest)]:
+            gone += unused
+            rest = {other: kept for other, kept in rest.items() if kept not in unused}
+        ids = [number for view in gone for number in (view.id, *(index.id for index in view.indexes))]
+        return self._next(views=rest, dropped=(*self.dropped, *ids))
+
+    def readers_of(self, name: str) -> list[View]:
+        """The views of users that are made from a table or view, straight or through hidden ones."""
+        found: dict[str, View] = {}
+        waiting = [name]
+        while waiting:
+            below = waiting.pop()
+            for view in self.views.values():
+                if below in view.reads and view.name not in found:
+                    found[view.name] = view
+                    if view.hidden:
+                        waiting.append(view.name)
+        return [view for view in self.views.values() if view.name in found and not view.hidden]
 
     def without_dropped(self, ids: tuple[int, ...]) -> Catalog:
         return replace(self, dropped=tuple(dropped for dropped in self.dropped if dropped not in ids))
@@ -62,13 +107,26 @@ class Catalog:
     def without_unfinished(self) -> Catalog:
         """What a crash left half made: views and indexes whose contents were still being computed."""
         catalog = self
-        for view in self.views.values():
-            if not view.ready_ts:
+        for view in reversed(list(self.views.values())):
+            if not view.ready_ts and view.name in catalog.views:
                 catalog = catalog.without_view(view.name)
+        catalog = catalog.without_unused()
         for table in self.tables.values():
             for index in table.indexes:
                 if not index.ready:
                     catalog = catalog.without_index(table.name, index)
+        for view in catalog.views.values():
+            for index in view.indexes:
+                if not index.ready:
+                    catalog = catalog.without_index(view.name, index)
+        return catalog
+
+    def without_unused(self) -> Catalog:
+        """Without hidden views that nobody reads."""
+        catalog = self
+        for view in reversed(list(self.views.values())):
+            if view.hidden and view.name in catalog.views and not _read_by_any(view.name, catalog.views):
+                catalog = catalog.without_view(view.name)
         return catalog
 
     def _next(
@@ -88,13 +146,35 @@ class Catalog:
         )
 
 
+def without_views(catalog: Catalog, name: str) -> Catalog:
+    """Without a view and all that are made from it."""
+    for reader in reversed(catalog.readers_of(name)):
+        if reader.name in catalog.views:
+            catalog = without_views(catalog, reader.name)
+    return catalog.without_view(name)
+
+
+def _read_by_any(name: str, views: Mapping[str, View]) -> bool:
+    return any(name in view.reads for view in views.values())
+
+
 def _highest_id(table: Table) -> int:
     return max([table.id, *(index.id for index in table.indexes)])
 
 
 def catalog_to_plain(catalog: Catalog) -> list[object]:
     views = [
-        [view.id, view.name, to_plain(view.definition), view.refresh, view.text, view.ready_ts]
+        [
+            view.id,
+            view.name,
+            relation_to_plain(view.relation),
+            view.refresh,
+            view.text,
+            view.ready_ts,
+            [[index.id, list(index.columns), index.ready, index.name] for index in view.indexes],
+            list(view.reads),
+            view.layout,
+        ]
         for view in catalog.views.values()
     ]
     tables = [table_to_plain(table) for table in catalog.tables.values()]
@@ -102,7 +182,7 @@ def catalog_to_plain(catalog: Catalog) -> list[object]:
 
 
 def _lists(plain: object) -> object:
-    """The codec gives arrays as tuples, the definitions are written as lists."""
+    """The codec gives arrays as tuples, the relations are written as lists."""
     return [_lists(item) for item in plain] if isinstance(plain, tuple) else plain
 
 
@@ -111,10 +191,20 @@ def catalog_from_plain(plain: object) -> Catalog:
         tuple[int, int, tuple[object], tuple[tuple[object]], tuple[int]], plain
     )
     made = [table_from_plain(_lists(table)) for table in tables]
-    seen = []
-    for item in views:
-        view_id, name, definition, refresh, text, ready_ts = cast(tuple[int, str, object, str, str, int], item)
-        seen.append(View(view_id, name, from_plain(_lists(definition)), refresh, text, ready_ts))
+    seen = [_view_from_plain(item) for item in views]
     return Catalog(
         version, next_id, {table.name: table for table in made}, {view.name: view for view in seen}, tuple(dropped)
+    )
+
+
+def _view_from_plain(item: tuple[object, ...]) -> View:
+    view_id, name, relation, refresh, text, ready_ts, indexes, reads, layout = cast(
+        tuple[
+            int, str, object, str, str, int, tuple[tuple[int, tuple[int, ...], bool, str], ...], tuple[str, ...], str
+        ],
+        item,
+    )
+    made = tuple(Index(number, tuple(columns), ready, index_name) for number, columns, ready, index_name in indexes)
+    return View(
+        view_id, name, relation_from_plain(_lists(relation)), refresh, text, ready_ts, made, tuple(reads), layout
     )

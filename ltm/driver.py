@@ -9,21 +9,35 @@ One thread at a time calls the writing methods: whoever holds `lock`. Reads need
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
 from ..changetables.errors import DataError, OperationalError
-from ..changetables.keys import prefix_stop, table_range
-from ..changetables.plan import Contribution
-from ..changetables.types import Row
+from ..changetables.keys import KEY_BYTES_KEPT, SHORTENED_TAIL_BYTES, prefix_stop, table_range, was_shortened
+from ..changetables.operators.slice import sliced
+from ..changetables.plan import (
+    FIRST,
+    LAST,
+    STATES,
+    TOP,
+    WHOLE_TABLE,
+    Answers,
+    Contribution,
+    LookUp,
+    ViewPlan,
+    top_count,
+)
+from ..changetables.types import Row, Value
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
 from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
 from .fair_lock import FairLock
 from .outputs import CommitRecord, Outputs, Write
-from .participant import Participant
+from .participant import OwnRows, Participant, own_rows
 from .ports import Cell, CommitLog, Store
-from .tables import Tables
+from .tables import TableRows, Tables, ViewRows
 from .versions import ABSENT, Horizon, IndexVersions, NotLoaded, TableVersions, Version
 
 NEWEST = 2**64 - 1
@@ -200,6 +214,165 @@ class Ltm:
             except NotLoaded as need:
                 self.load(need)
 
+    def look_up(self, look_ups: list[LookUp], own: OwnRows) -> Answers:
+        """The newest rows for a transaction. The caller holds the lock."""
+        if all(self._is_simple(look_up) for look_up in look_ups):
+            return self.loaded(partial(self.participant.look_up, look_ups, own))
+        return [self._look_up(look_up, own) for look_up in look_ups]
+
+    def _is_simple(self, look_up: LookUp) -> bool:
+        if look_up.index is not None and look_up.index < 0:
+            return look_up.index == STATES
+        view = self.tables.views.get(look_up.table)
+        return view is None or not view.plan.extremes
+
+    def _look_up(self, look_up: LookUp, own: OwnRows) -> Sequence[object]:
+        if self._is_simple(look_up):
+            return self.loaded(partial(self.participant.look_up, [look_up], own))[0]
+        mine = own_rows(own, look_up)
+        rows = self.tables.source(look_up.table)
+        if look_up.index in (FIRST, LAST):
+            assert isinstance(rows, ViewRows), "only hidden views have groups of values"
+            return [self.extreme(rows, prefix, NEWEST, look_up.index == LAST, mine) for prefix in look_up.keys]
+        if look_up.index == WHOLE_TABLE:
+            found = [row for key, row in self.shown(rows, *table_range(rows.table.id), NEWEST) if key not in mine]
+            found += [row for row in mine.values() if row is not None]
+            return [found] * len(look_up.keys)
+        if look_up.index == TOP:
+            assert isinstance(rows, ViewRows), "only a view is kept in order"
+            return [self.first_rows(rows, top_count(key), NEWEST, mine) for key in look_up.keys]
+        assert isinstance(rows, ViewRows) and look_up.index is None, "a view with extremes has no index"
+        states = self.loaded(partial(rows.versions.newest_rows, look_up.keys))
+        return [
+            mine[key] if key in mine else self.show(rows, state, NEWEST)
+            for key, state in zip(look_up.keys, states, strict=True)
+        ]
+
+    # -- what views show
+
+    def show(self, view: ViewRows, state: Row | None, at: int) -> Row | None:
+        """The row of the view's table that a stored row shows at a timestamp."""
+        return view.plan.source_row(state, self.extremes(view, state, at))
+
+    def extremes(self, view: ViewRows, state: Row | None, at: int) -> Row:
+        """The minima and maxima of a stored row's group."""
+        plan = view.plan
+        if not plan.extremes:
+            return ()
+        group = state or ()
+        return tuple(
+            self.extreme(view.values[number], plan.extreme_prefix(number, group), at, each.last, {})
+            for number, each in enumerate(plan.extremes)
+        )
+
+    def extreme(self, values: ViewRows, prefix: bytes, at: int, last: bool, mine: Mapping[bytes, Row | None]) -> Value:
+        """The first or last value of a group in a hidden view of (group, value), with a transaction's own rows."""
+        candidates = [(key, row) for key, row in mine.items() if row is not None and key.startswith(prefix)]
+        cut: bytes | None = None
+        for key, state in self.edge(values.versions, prefix, prefix_stop(prefix), at, last):
+            if cut is not None and key[: len(cut)] != cut:
+                break
+            row = None if key in mine else values.plan.source_row(state)
+            if row is None:
+                continue
+            candidates.append((key, row))
+            if not was_shortened(key):
+                break
+            # Values that begin alike were cut: which of them is the extreme is told by the values.
+            cut = cut or key[:-SHORTENED_TAIL_BYTES]
+        if not candidates:
+            return None
+        whole = values.plan.keys.encode
+        choose = max if last else min
+        return choose((whole(row), row[-1]) for _, row in candidates)[1]
+
+    def shown(self, rows: TableRows | ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
+        """The rows of a table, or those that a view shows, at a timestamp, in key order."""
+        if isinstance(rows, TableRows):
+            return self.scan(rows.versions, start, stop, at)
+        found = self._kept_rows(rows, start, stop, at)
+        if rows.table.top is None:
+            return found
+        limit, offset = rows.table.top
+        first = self.first_rows(rows, None if limit is None else limit + offset, at, {})
+        width = len(rows.table.columns) - rows.plan.kept.weighted
+        counted = [(row, cast(int, row[width]) if row[width:] else 1) for row in first]
+        keys = (tuple(row[place] for place in rows.table.key) for row in first)
+        encoded = dict(zip(first, map(rows.plan.keys.encode_short, keys), strict=True))
+        shown = [(row, row[:width] + ((times,) if row[width:] else ())) for row, times in sliced(counted, limit, offset)]
+        return iter([(encoded[row], cut) for row, cut in shown if start <= encoded[row] < stop])
+
+    def _kept_rows(self, rows: ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
+        """What every stored row of a view shows, whether it is among the first or not."""
+        found = False
+        for key, state in self.states(rows, start, stop, at):
+            row = self.show(rows, state, at)
+            found = True
+            if row is not None:
+                yield key, row
+        if not found and rows.plan.always:
+            row = self.show(rows, None, at)
+            if row is not None:
+                yield rows.plan.keys.encode_short(()), row
+
+    def states(self, view: ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
+        """The stored rows of a view in key order. Keys of an ordered view that are too long were cut: what begins alike
+        is put in order here."""
+        stored = self.scan(view.versions, start, stop, at)
+        if view.plan.kept.kind != "ordered":
+            return stored
+        return _in_whole_order(stored, view.plan)
+
+    def first_rows(
+        self, view: ViewRows, rows_count: int | None, at: int, mine: Mapping[bytes, Row | None]
+    ) -> list[Row]:
+        """The first rows of an ordered view, with a transaction's own in their places, until so many are counted."""
+        stored = (item for item in self._kept_rows(view, *table_range(view.view.id), at) if item[0] not in mine)
+        own = sorted((key, row) for key, row in mine.items() if row is not None)
+        weighted = view.plan.kept.weighted
+        found: list[Row] = []
+        counted = 0
+        for _, row in heapq.merge(stored, own, key=lambda item: item[0]):
+            if rows_count is not None and counted >= rows_count:
+                break
+            found.append(row)
+            counted += cast(int, row[-1]) if weighted else 1
+        return found
+
+    def edge(
+        self, versions: TableVersions[T], start: bytes, stop: bytes, at: int, last: bool
+    ) -> Iterator[tuple[bytes, T]]:
+        """As `scan`, or from the last key back, for whoever wants only the first few."""
+        # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
+        moving = versions.keys_between(start, stop)
+        position = len(moving) - 1 if last else 0
+        step = -1 if last else 1
+        stored = self._stored_edge(versions, start, stop, last)
+        while True:
+            waiting = moving[position] if 0 <= position < len(moving) else None
+            if waiting is None and stored is None:
+                return
+            if stored is None or (waiting is not None and (waiting > stored if last else waiting < stored)):
+                key = cast(bytes, waiting)
+            else:
+                key = stored
+            if key == waiting:
+                position += step
+            if key == stored:
+                bounds = (start, key) if last else (key + b"\0", stop)
+                stored = self._stored_edge(versions, *bounds, last)
+            row = self.read(versions, key, at)
+            if row is not None:
+                yield key, row
+
+    def _stored_edge(self, versions: TableVersions[T], start: bytes, stop: bytes, last: bool) -> bytes | None:
+        if start > versions.stored_max or start >= stop:
+            return None
+        if last:
+            return self._store.max_key(start, stop)
+        found = self._store.scan(start, stop, NEWEST, 1)
+        return found[0].key if found else None
+
     def _age_if_full(self) -> None:
         """When many rows were loaded, begin a new generation. Never in the middle of a transaction: what it loaded
         first would be gone before it has loaded the rest."""
@@ -267,12 +440,10 @@ class Ltm:
             with self.lock:
                 entries.fold()
 
-    def read_prefix(self, versions: TableVersions[T], entries: IndexVersions, prefix: bytes, at: int) -> list[T]:
-        """The rows that the index has under `prefix`."""
+    def entries_at(self, entries: IndexVersions, prefix: bytes, at: int) -> list[bytes]:
+        """The primary keys that an index has under `prefix`."""
         self.catch_up(entries)
-        keys = [key for _, key in self.scan(entries, prefix, prefix_stop(prefix), at)]
-        found = (self.read(versions, key, at) for key in keys)
-        return [row for row in found if row is not None]
+        return [key for _, key in self.scan(entries, prefix, prefix_stop(prefix), at)]
 
     def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
         """The visible rows of start <= key < stop in key order, in pages. Of an index, `catch_up` comes first."""
@@ -556,6 +727,15 @@ class _Writing:
             if self._ltm.horizon.pinned_between(ts, above):
                 yield Cell(key, ts, None if row is None else versions.encode(row))
             below, above = older, ts
+
+
+def _in_whole_order(stored: Iterator[tuple[bytes, Row]], plan: ViewPlan) -> Iterator[tuple[bytes, Row]]:
+    key_count = len(plan.key_columns)
+    for _, group in itertools.groupby(stored, key=lambda item: item[0][:KEY_BYTES_KEPT]):
+        alike = list(group)
+        if len(alike) > 1:
+            alike.sort(key=lambda item: plan.keys.encode(item[1][:key_count]))
+        yield from alike
 
 
 def _free(forgotten: list[dict[bytes, Version[T]]]) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from ..changetables.plan import Answers, LookUp, State
+from ..changetables.plan import STATES, Answers, LookUp, State
 from ..changetables.types import Row
 from .outputs import Acknowledge, CommitRecord, Outputs, Write
-from .tables import IndexEntries, TableRows, Tables
-from .versions import RowVersions
+from .tables import IndexEntries, TableRows, Tables, ViewRows
 
 OwnRows = Mapping[str, Mapping[bytes, Row | None]]
 
@@ -48,13 +47,17 @@ class Participant:
         return None
 
     def look_up(self, look_ups: list[LookUp], own: OwnRows) -> Answers:
-        """The newest rows; `own` are the transaction's new rows by table and key."""
+        """The newest rows; `own` are the transaction's new rows by table and key. Look-ups that go along the order of
+        keys, and those of views that show minima or maxima, are the driver's."""
         answers: list[Sequence[object]] = []
         for look_up in look_ups:
-            rows = self.tables.by_name[look_up.table]
+            rows = self.tables.source(look_up.table)
+            if look_up.index == STATES:
+                answers.append(rows.versions.newest_rows(look_up.keys))
+                continue
             mine = own_rows(own, look_up)
             if look_up.index is None:
-                answers.append(_by_key(rows.versions, look_up.keys, mine))
+                answers.append(_by_key(rows, look_up.keys, mine))
             else:
                 entries = self.tables.indexes[look_up.index][1]
                 answers.append(_by_prefixes(rows, entries, look_up.keys, mine))
@@ -70,18 +73,19 @@ class Participant:
             old = view.versions.newest_rows([item.key for item in contributions])
             refresh = view.plan.refresh
             rows = [(item.key, before, refresh(before, item)) for item, before in zip(contributions, old, strict=True)]
-            if view.plan.fallible and view.checked:
+            if view.plan.fallible and view.checked and not view.plan.extremes:
                 for _, _, row in rows:
-                    if row is not None and view.plan.present(row):
-                        view.plan.output(row)  # a DataError belongs to the writer, not to whoever reads the view later
-            refreshed.append((view.versions, rows))
+                    if row is not None:
+                        # A DataError belongs to the writer, not to whoever reads the view later.
+                        view.plan.source_row(row)
+            refreshed.append((view, rows))
         return Outputs(
             persist=(record,),
             apply=(partial(self._apply, record, refreshed),),
             send=(Acknowledge(record.tx_ids, record.commit_ts),),
         )
 
-    def _apply(self, record: CommitRecord, refreshed: list[tuple[RowVersions, list[Write]]]) -> None:
+    def _apply(self, record: CommitRecord, refreshed: list[tuple[ViewRows, list[Write]]]) -> None:
         """Make a committed record visible."""
         ts = record.commit_ts
         for table_id, writes in record.writes:
@@ -89,32 +93,47 @@ class Participant:
             table.versions.put_many(writes, ts)
             for entries in table.indexes:
                 entries.versions.later(writes, ts)
-        for versions, rows in refreshed:
-            versions.put_many(rows, ts)
+        for view, rows in refreshed:
+            view.versions.put_many(rows, ts)
+            if view.indexes:
+                show = view.plan.source_row
+                shown = [(key, show(old), show(new)) for key, old, new in rows]
+                for entries in view.indexes:
+                    entries.versions.later(shown, ts)
 
 
 def own_rows(own: OwnRows, look_up: LookUp) -> Mapping[bytes, Row | None]:
-    """What stands over the stored rows for a look-up: nothing, the transaction's new rows, or holes in their places."""
+    """What stands over the stored rows for a look-up: nothing, the transaction's new rows, holes in their places, or
+    something in each of their places."""
     if look_up.state == State.OLD:
         return {}
     mine = own.get(look_up.table, {})
-    return mine if look_up.state == State.NEW else dict.fromkeys(mine)
+    if look_up.state == State.NEW:
+        return mine
+    return dict.fromkeys(mine, None if look_up.state == State.KEPT else ())
 
 
-def _by_key(versions: RowVersions, keys: list[bytes], mine: Mapping[bytes, Row | None]) -> list[Row | None]:
+def _by_key(rows: TableRows | ViewRows, keys: list[bytes], mine: Mapping[bytes, Row | None]) -> list[Row | None]:
     if not mine:
-        return versions.newest_rows(keys)
-    theirs = iter(versions.newest_rows([key for key in keys if key not in mine]))
+        return _newest(rows, keys)
+    theirs = iter(_newest(rows, [key for key in keys if key not in mine]))
     return [mine[key] if key in mine else next(theirs) for key in keys]
 
 
+def _newest(rows: TableRows | ViewRows, keys: list[bytes]) -> list[Row | None]:
+    found = rows.versions.newest_rows(keys)
+    if isinstance(rows, TableRows):
+        return found
+    return [rows.plan.source_row(state) for state in found]
+
+
 def _by_prefixes(
-    rows: TableRows, entries: IndexEntries, prefixes: list[bytes], mine: Mapping[bytes, Row | None]
+    rows: TableRows | ViewRows, entries: IndexEntries, prefixes: list[bytes], mine: Mapping[bytes, Row | None]
 ) -> list[list[Row]]:
     """All prefixes at once: what is missing in memory is asked for at once too."""
     entries.versions.must_load(prefixes)
     keys = [[key for key in entries.versions.primary_keys(prefix) if key not in mine] for prefix in prefixes]
-    found = iter(rows.versions.newest_rows([key for some in keys for key in some]))
+    found = iter(_newest(rows, [key for some in keys for key in some]))
     added = rows_by_prefix(entries, mine) if mine else {}
     return [
         [*(row for _ in some if (row := next(found)) is not None), *added.get(prefix, ())]

@@ -6,8 +6,11 @@ A new catalog version makes a new `Tables`; what did not change is taken over, v
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..changetables.algebra import Relation
+from ..changetables.branches import hidden_name
+from ..changetables.errors import InternalError
 from ..changetables.keys import IndexCodec, index_codec
 from ..changetables.plan import ViewPlan, compile_view
 from ..changetables.rows import RowCodec, row_codec
@@ -25,18 +28,37 @@ class IndexEntries:
     versions: IndexVersions
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ViewRows:
+    """`views` are those that are kept from what this one shows. `level` is above that of all views that it reads."""
+
     view: View
     plan: ViewPlan
     versions: RowVersions
+    indexes: tuple[IndexEntries, ...] = ()
     #: Every row has an output; a writer whose change would leave one without is refused.
     checked: bool = False
+    level: int = 0
+    views: list[ViewRows] = field(default_factory=list)
+    #: The hidden views of (group, value) that its minima and maxima are read from, in the order of `plan.extremes`.
+    values: list[ViewRows] = field(default_factory=list)
     #: What the API shows of a row (names, types); the API makes it on first use.
     header: object = None
 
+    @property
+    def table(self) -> Table:
+        return self.plan.table
 
-@dataclass(slots=True)
+    @property
+    def is_read(self) -> bool:
+        """Whether a transaction has to find out what the view shows before and after it."""
+        return bool(self.views) or (self.plan.fallible and self.checked and bool(self.plan.extremes))
+
+    def index_on(self, columns: tuple[int, ...]) -> IndexEntries | None:
+        return next((entries for entries in self.indexes if entries.index.columns == columns), None)
+
+
+@dataclass(slots=True, eq=False)
 class TableRows:
     """`views` are those that are kept synchronously from this table."""
 
@@ -44,7 +66,7 @@ class TableRows:
     codec: RowCodec
     versions: RowVersions
     indexes: tuple[IndexEntries, ...]
-    views: tuple[ViewRows, ...] = ()
+    views: list[ViewRows] = field(default_factory=list)
     #: As in ViewRows.
     header: object = None
 
@@ -62,11 +84,28 @@ class Tables:
         self.views: dict[str, ViewRows] = {}
         self.views_by_id: dict[int, ViewRows] = {}
         self.versions: dict[int, TableVersions] = {}  # type: ignore[type-arg]  # rows and index entries alike
-        self.indexes: dict[int, tuple[TableRows, IndexEntries]] = {}
+        self.indexes: dict[int, tuple[TableRows | ViewRows, IndexEntries]] = {}
         for table in catalog.tables.values():
             self._add_table(table, horizon, before)
         for view in catalog.views.values():
             self._add_view(view, horizon, before)
+
+    # -- what plans read (`branches.Stored`)
+
+    def source(self, name: str) -> TableRows | ViewRows:
+        """A table or a view, hidden ones included."""
+        found = self.by_name.get(name) or self.views.get(name)
+        if found is None:
+            raise InternalError(f"there is neither a table nor a view {name!r}")
+        return found
+
+    def table(self, name: str) -> Table:
+        return self.source(name).table
+
+    def inner(self, relation: Relation) -> Table:
+        return self.table(hidden_name(relation))
+
+    # -- compiling
 
     def _add_table(self, table: Table, horizon: Horizon, before: Tables | None) -> None:
         known = before.by_id.get(table.id) if before else None
@@ -87,22 +126,45 @@ class Tables:
 
     def _add_view(self, view: View, horizon: Horizon, before: Tables | None) -> None:
         known = before.views_by_id.get(view.id) if before else None
-        sources = {source.table: self.catalog.tables[source.table] for source in view.definition.sources}
         if (
             known is not None
             and before is not None
-            and all(before.catalog.tables.get(name) == table for name, table in sources.items())
+            and known.view.indexes == view.indexes
+            and self._same(known, before)
         ):
             plan = known.plan
         else:
-            plan = compile_view(view.name, view.id, view.definition, sources)
+            plan = compile_view(view.name, view.id, view.relation, self, view.indexes)
         versions = known.versions if known else RowVersions(view.id, horizon, make_pack(), _decode_view_row)
-        rows = ViewRows(view, plan, versions, checked=view.ready_ts > 0 or (known is not None and known.checked))
+        entries = tuple(_index_entries(plan.table, index, horizon, before) for index in view.indexes)
+        checked = view.ready_ts > 0 or (known is not None and known.checked)
+        rows = ViewRows(view, plan, versions, entries, checked)
         self.views[view.name] = self.views_by_id[view.id] = rows
         self.versions[view.id] = versions
-        for name in plan.tables:
-            table = self.by_name[name]
-            table.views = (*table.views, rows)
+        for entries_of_index in entries:
+            self.versions[entries_of_index.index.id] = entries_of_index.versions
+            self.indexes[entries_of_index.index.id] = (rows, entries_of_index)
+        for name in plan.reads:
+            source = self.source(name)
+            if isinstance(source, ViewRows):
+                rows.level = max(rows.level, source.level + 1)
+        for name in plan.sources:
+            self.source(name).views.append(rows)
+        for extreme in plan.extremes:
+            # What its groups show changes with the values, even where no sum changes.
+            values = self.views[extreme.table]
+            rows.values.append(values)
+            if not any(reader is rows for reader in values.views):
+                values.views.append(rows)
+
+    def _same(self, known: ViewRows, before: Tables) -> bool:
+        """Whether everything that the plan was compiled for is as it was."""
+        return all(_table_of(before, name) == self.table(name) for name in known.plan.reads)
+
+
+def _table_of(tables: Tables, name: str) -> Table | None:
+    found = tables.by_name.get(name) or tables.views.get(name)
+    return None if found is None else found.table
 
 
 def _index_entries(table: Table, index: Index, horizon: Horizon, before: Tables | None) -> IndexEntries:

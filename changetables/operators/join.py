@@ -19,6 +19,10 @@ inner-join line of table 4.1, □E1 ⋈ E2.
 No term scans. From source i, rows of the other sources are looked up along the equalities: by primary key where the
 equalities bind all of it, else by an index. All look-ups that one stage can ask for go out together. NULL joins
 nothing, therefore a row with a NULL in a join column is dropped before it is looked up.
+
+An anti source P (`branches`) is the join with N, the complement of P: N(k) is there exactly if P(k) is not, and
+□N = -□P. Its look-ups are those of P, by its whole key, with the answer turned round; of N, the transaction leaves the
+keys that P has neither before nor after it (State.TAKEN). A NULL in the key finds no P, so the row passes.
 """
 
 from __future__ import annotations
@@ -29,11 +33,11 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from ..branches import NO_EQUALITY, Equality, JoinGraph
 from ..compiler import Compiler, Lines, sources_of
-from ..definition import Definition, Equality
 from ..errors import InternalError, UnsupportedView
-from ..expressions import Call, ColumnRef, Expression
-from ..keys import index_codec, key_codec
+from ..expressions import Call, ColumnRef, Expression, Literal
+from ..keys import index_codec, primary_key_codec, table_range
 from ..schema import Index, Table
 from ..types import BOOL, Value
 from .select import emit_select
@@ -46,12 +50,25 @@ KEY_MEMO_BYTES_MAX = 128
 INDEX_STEPS_PER_STAGE_MAX = 8
 
 
+# What stands for an index in look-ups that go through none.
+#: All rows of a table: for the one change that touches every row of a view.
+WHOLE_TABLE = -1
+#: The stored rows of a view, not what it shows.
+STATES = -2
+#: The first or the last value that a group has in a hidden view of (group, value).
+FIRST, LAST = -3, -4
+#: The first rows of a view that is kept in order; the key is how many, as `top_key` writes it.
+TOP = -5
+
+
 class State(IntEnum):
-    """Which rows a look-up sees: before the transaction (W0), with its changes (W1), or only those that it leaves."""
+    """Which rows a look-up sees: before the transaction (W0), with its changes (W1), only those that it leaves, or, for
+    an anti source, all that are there before or after it."""
 
     OLD = 0
     NEW = 1
     KEPT = 2
+    TAKEN = 3
 
 
 class Law(Enum):
@@ -65,8 +82,9 @@ class Law(Enum):
 class LookUp(NamedTuple):
     """Rows that a plan needs from one table, in a `State`.
 
-    `index` None: `keys` are whole primary keys; else it is the id of an index, and they are its prefixes. They may
-    repeat. The answer has one entry per key: a row or None by primary key, a list of rows by index.
+    `index` None: `keys` are whole primary keys; else it is the id of an index, and they are its prefixes, or one of the
+    constants above. They may repeat. The answer has one entry per key: a row or None by primary key and for STATES, a
+    value or None for FIRST and LAST, else a list of rows.
     """
 
     table: str
@@ -79,19 +97,23 @@ class LookUp(NamedTuple):
 class Step:
     """One look-up: the rows of `source` whose `columns` equal the `probes`. `index` None: by primary key.
 
-    `missing`: no such index exists yet, so that the plan cannot be compiled, only described.
+    `null_safe`: for which of them NULL equals NULL. `missing`: no such index exists yet, so that the plan cannot be
+    compiled, only described. `whole`: all rows. `anti`: the row passes if there is none.
     """
 
     source: int
     columns: tuple[int, ...]
-    probes: tuple[ColumnRef, ...]
+    probes: tuple[ColumnRef | Literal, ...]
+    null_safe: tuple[bool, ...]
     index: Index | None
     missing: bool
     state: State
+    anti: bool = False
+    whole: bool = False
 
     @property
     def by_key(self) -> bool:
-        return self.index is None and not self.missing
+        return self.index is None and not self.missing and not self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +143,14 @@ class KeyMemo(dict[object, bytes]):
 # --- planning ---
 
 
-def plan_term(definition: Definition, tables: Mapping[str, Table], source: int, law: Law = Law.ONE_SOURCE) -> Term:
+def plan_term(graph: JoinGraph, tables: Mapping[str, Table], source: int, law: Law = Law.ONE_SOURCE) -> Term:
     """The look-ups from `source`."""
-    before, after = law.value
     bound, stages = {source}, []
-    while len(bound) < len(definition.sources):
-        found = [
-            _step(tables[definition.sources[other].table], other, bindings, before if other < source else after)
-            for other in range(len(definition.sources))
-            if other not in bound and (bindings := _bindings(definition, bound, other))
-        ]
+    while len(bound) < len(graph.sources):
+        found = _steps(graph, tables, source, bound, law)
         if not found:
-            names = ", ".join(s.alias for i, s in enumerate(definition.sources) if i not in bound)
-            raise UnsupportedView(
-                f"no equality joins {names} to the other tables",
-                hint="add a join condition column = column; without one a change would touch every row",
-            )
+            names = ", ".join(s.alias for i, s in enumerate(graph.sources) if i not in bound)
+            raise UnsupportedView(f"{NO_EQUALITY}: {names}", hint=f"add a condition column = column for {names}")
         # A primary key finds at most one row, so it never makes the intermediate result larger: first.
         stage = tuple([step for step in found if step.by_key] or found[:INDEX_STEPS_PER_STAGE_MAX])
         stages.append(stage)
@@ -144,17 +158,47 @@ def plan_term(definition: Definition, tables: Mapping[str, Table], source: int, 
     return Term(source, tuple(stages))
 
 
-def _bindings(definition: Definition, bound: set[int], source: int) -> dict[int, ColumnRef]:
-    """Which columns of `source` are equal to which columns of bound sources."""
-    bindings: dict[int, ColumnRef] = {}
-    for equality in definition.equalities:
+def _steps(graph: JoinGraph, tables: Mapping[str, Table], start: int, bound: set[int], law: Law) -> list[Step]:
+    before, after = law.value
+    found = []
+    for other, source in enumerate(graph.sources):
+        if other in bound:
+            continue
+        table, bindings = tables[source.table], _bindings(graph, bound, start, other)
+        if not bindings and not (source.anti and not table.key):
+            continue
+        state = before if other < start else after
+        if source.anti and state == State.KEPT:
+            state = State.TAKEN
+        step = _step(table, other, bindings, state, source.anti)
+        if not (source.anti and not step.by_key):
+            found.append(step)
+    if not found and not tables[graph.sources[start].table].key:
+        # The presence of anything at all has changed: that touches every row.
+        other = next(i for i, source in enumerate(graph.sources) if i not in bound and not source.anti)
+        return [Step(other, (), (), (), None, False, before if other < start else after, whole=True)]
+    return found
+
+
+def _bindings(
+    graph: JoinGraph, bound: set[int], start: int, source: int
+) -> dict[int, tuple[ColumnRef | Literal, bool]]:
+    """Which columns of `source` are equal to which columns of bound sources, and whether NULL is equal too. An anti
+    source has a row only where it is the start."""
+    bindings: dict[int, tuple[ColumnRef | Literal, bool]] = {}
+    for equality in graph.equalities:
         for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
-            if mine.source == source and other.source in bound:
-                bindings.setdefault(mine.position, other)
+            if mine.source != source or other.source not in bound:
+                continue
+            if other.source == start or not graph.sources[other.source].anti:
+                bindings.setdefault(mine.position, (other, equality.null_safe))
+    for mine, constant, null_safe in graph.constants:
+        if mine.source == source:
+            bindings.setdefault(mine.position, (constant, null_safe))
     return bindings
 
 
-def _step(table: Table, source: int, bindings: Mapping[int, ColumnRef], state: State) -> Step:
+def _step(table: Table, source: int, bindings: Mapping[int, tuple[ColumnRef | Literal, bool]], state: State, anti: bool) -> Step:
     if all(position in bindings for position in table.key):
         columns, index, missing = table.key, None, False
     else:
@@ -162,7 +206,9 @@ def _step(table: Table, source: int, bindings: Mapping[int, ColumnRef], state: S
         index = max(usable, key=lambda index: (len(index.columns), -index.id), default=None)
         columns = index.columns if index is not None else tuple(sorted(bindings))
         missing = index is None
-    return Step(source, columns, tuple(bindings[position] for position in columns), index, missing, state)
+    probes = tuple(bindings[position][0] for position in columns)
+    null_safe = tuple(bindings[position][1] for position in columns)
+    return Step(source, columns, probes, null_safe, index, missing, state, anti)
 
 
 # --- code ---
@@ -180,7 +226,7 @@ class JoinWriter:
         for (r0, m), r1 in zip(changes, r1s): ...          # bind the rows that were found, filter, ask for stage 2
     """
 
-    definition: Definition
+    graph: JoinGraph
     tables: Mapping[str, Table]
     compiler: Compiler
     memos: dict[tuple[str, int | None], str]
@@ -193,7 +239,7 @@ class JoinWriter:
         with lines.block(f"def {name}(changes, groups):"):
             lines.add(f"{start} = None")
             with lines.block("try:"):
-                self._body(lines, term, _conditions(self.definition, term))
+                self._body(lines, term, _conditions(self.graph, term))
             with lines.block("except DataError as error:"):
                 lines.add(f"raise {blame}(error, {start}) from error")
         return str(lines)
@@ -217,7 +263,9 @@ class JoinWriter:
             asked = "".join(f", a{step.source}" for step in stage)
             with lines.block(f"for ({rows}m){found} in zip(p{number}{asked}):"), ExitStack() as loops:
                 for step in stage:
-                    if step.by_key:
+                    if step.anti:
+                        lines.add(f"if r{step.source} is not None: continue")
+                    elif step.by_key:
                         lines.add(f"if r{step.source} is None: continue")
                     else:
                         loops.enter_context(lines.block(f"for r{step.source} in f{step.source}:"))
@@ -242,7 +290,7 @@ class JoinWriter:
         carried: list[list[int]] = [[]]
         for number in range(len(term.stages) - 1, -1, -1):
             for step in term.stages[number]:
-                needed.update(probe.source for probe in step.probes)
+                needed.update(*(sources_of(probe) for probe in step.probes))
                 needed.update(*(sources_of(condition) for condition in conditions[step.source]))
             earlier = {step.source for stage in term.stages[:number] for step in stage}
             carried.insert(0, [term.source, *sorted(needed & earlier)])
@@ -275,23 +323,36 @@ class JoinWriter:
             if unique:
                 keys = f"u{step.source}"
                 lines.add(f"{keys} = list(dict.fromkeys(k{step.source}))")
-            table = self.compiler.bind(self.definition.sources[step.source].table, "table")
-            asked.append(f"LookUp({table}, {step.index.id if step.index else None}, {keys}, {int(step.state)})")
+            table = self.compiler.bind(self.graph.sources[step.source].table, "table")
+            index = WHOLE_TABLE if step.whole else step.index.id if step.index else None
+            asked.append(f"LookUp({table}, {index}, {keys}, {int(step.state)})")
         lines.add(f"({''.join(f'a{step.source}, ' for step in stage)}) = yield [{', '.join(asked)}]")
         for step in stage if unique else ():
             lines.add(f"a{step.source} = map(dict(zip(u{step.source}, a{step.source})).__getitem__, k{step.source})")
 
     def _null_tests(self, stage: Sequence[Step]) -> list[str]:
-        probes = [self.compiler.value(probe) for step in stage for probe in step.probes]
-        return list(dict.fromkeys(f"{probe.text} is None" for probe in probes if probe.nullable))
+        """What keeps a row from being looked up. Before an anti source NULL does not: it passes there."""
+        return list(dict.fromkeys(test for step in stage if not step.anti for test in self._nulls(step)))
+
+    def _nulls(self, step: Step) -> list[str]:
+        probes = zip(step.probes, step.null_safe, strict=True)
+        codes = [self.compiler.value(probe) for probe, null_safe in probes if not null_safe]
+        return [f"{code.text} is None" for code in codes if code.nullable]
 
     def _key(self, step: Step) -> str:
         """Source of the encoded key; the values come from the bound rows."""
-        values = ", ".join(self.compiler.value(probe).text for probe in step.probes)
-        return f"{self._memo(step)}[{values}]"
+        if step.whole:
+            return "None"
+        values = ", ".join(self.compiler.value(probe).text for probe in step.probes) or "()"
+        key = f"{self._memo(step)}[{values}]"
+        nulls = self._nulls(step) if step.anti else []
+        if nulls:
+            nowhere = table_range(self.tables[self.graph.sources[step.source].table].id)[0]
+            return f"({self.compiler.bind(nowhere, 'nowhere')} if {' or '.join(nulls)} else {key})"
+        return key
 
     def _memo(self, step: Step) -> str:
-        table = self.tables[self.definition.sources[step.source].table]
+        table = self.tables[self.graph.sources[step.source].table]
         place = (table.name, step.index.id if step.index else None)
         if place not in self.memos:
             self.memos[place] = self.compiler.bind(
@@ -308,10 +369,11 @@ def _encoder(table: Table, step: Step) -> Callable[[tuple[Value, ...]], bytes]:
         )
     if step.index is not None:
         return index_codec(table, step.index).prefix
-    return key_codec(table.id, [(table.columns[position].type, False) for position in table.key]).encode
+    codec = primary_key_codec(table)
+    return codec.encode_short if table.view else codec.encode
 
 
-def _conditions(definition: Definition, term: Term) -> dict[int, list[Expression]]:
+def _conditions(graph: JoinGraph, term: Term) -> dict[int, list[Expression]]:
     """What each source's row must pass when it is bound: equalities that no look-up used, then filters.
 
     A condition belongs to the source that is bound last among those that it reads.
@@ -322,11 +384,15 @@ def _conditions(definition: Definition, term: Term) -> dict[int, list[Expression
         for stage in term.stages
         for step in stage
         for position, probe in zip(step.columns, step.probes, strict=True)
+        if isinstance(probe, ColumnRef)
     }
     conditions: dict[int, list[Expression]] = {source: [] for source in order}
-    for condition in (*_checks(definition.equalities, used), *definition.filters):
+    for condition in (*_checks(graph.equalities, used), *graph.filters):
         last = max((order.index(source) for source in sources_of(condition)), default=0)
         conditions[order[last]].append(condition)
+    for column, constant, null_safe in graph.constants:
+        if column.source == term.source:
+            conditions[term.source].append(Call("is_not_distinct" if null_safe else "=", (column, constant), BOOL))
     return conditions
 
 
@@ -336,5 +402,6 @@ def _checks(equalities: Sequence[Equality], used: set[tuple[tuple[int, int], tup
         left = (equality.left.source, equality.left.position)
         right = (equality.right.source, equality.right.position)
         if (left, right) not in used and (right, left) not in used:
-            checks.append(Call("=", (equality.left, equality.right), BOOL))
+            op = "is_not_distinct" if equality.null_safe else "="
+            checks.append(Call(op, (equality.left, equality.right), BOOL))
     return checks

@@ -5,13 +5,13 @@
 It is the projection of bags: rows that become equal keep their multiplicities. The law is linear, so neither the old
 nor the new state of E is needed.
 
-A view of plain rows is stored under the primary keys of all of its sources, K: each joined row has a key of its own,
-and what is stored under it is the bag of its projected rows, which the change table adds to:
+A view of plain rows is stored under the keys of all of its sources, K: each joined row has a key of its own, and what is
+stored under it is the bag of its projected rows, which the change table adds to:
 
     □V = { k -> the bag Π_A(r), over all r in □E with Π_K(r) = k }
 
-That bag has one row of multiplicity 1 whenever all changes up to some commit are in. An update whose key stays is
-(old, -1), (new, +1) under one k: one contribution.
+That bag has one row whenever all changes up to some commit are in; it counts once, or as often as a source says that
+shows rows several times. An update whose key stays is (old, -1), (new, +1) under one k: one contribution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from ..compiler import Code, Compiler, Lines
-from ..expressions import ColumnRef, Expression
+from ..expressions import Expression
 from ..types import Row
 
 #: The bag of one key, flat: multiplicity, values, multiplicity, values, ... Flat tuples are stored like rows.
@@ -29,20 +29,17 @@ FlatBag: TypeAlias = Row
 Collected: TypeAlias = dict[Row, list[tuple[Row, int]]]
 
 
-def emit_project(lines: Lines, compiler: Compiler, key: Sequence[ColumnRef], outputs: Sequence[Expression]) -> None:
-    """Inside the innermost loop, with the multiplicity in `m`: add the projected row to `groups`."""
+def emit_project(
+    lines: Lines, compiler: Compiler, key: Sequence[Expression], outputs: Sequence[Expression], m: str
+) -> None:
+    """Inside the innermost loop, with the multiplicity in variable `m`: add the projected row to `groups`."""
     lines.add(f"g = {tuple_source(compiler.value(column) for column in key)}")
-    lines.add(f"v = ({tuple_source(compiler.value(output) for output in outputs)}, m)")
+    lines.add(f"v = ({tuple_source(compiler.value(output) for output in outputs)}, {m})")
     lines.add("s = groups.get(g)")
     with lines.block("if s is None:"):
         lines.add("groups[g] = [v]")
     with lines.block("else:"):
         lines.add("s.append(v)")
-
-
-def emit_collect(lines: Lines, compiler: Compiler, outputs: Sequence[Expression]) -> None:
-    """For reading, not for maintenance: append the projected row to the list `groups`."""
-    lines.add(f"groups.append({tuple_source(compiler.value(output) for output in outputs)})")
 
 
 def flat_bag(changes: Sequence[tuple[Row, int]], identical: Callable[[Row, Row], bool]) -> FlatBag:

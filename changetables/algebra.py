@@ -1,0 +1,242 @@
+"""What a view is: a tree of relations, the one form that SQL and the builder both give, and that plans, the oracle and
+ad-hoc queries read.
+
+    relation = Scan | Values | Filter(r) | Project(r) | Join(r, r) | Semi(r, r) | Group(r) | Distinct(r) | SetOp(r, r)
+             | Top(r) | WithKey(r) | Slice(r)
+
+Every relation is a bag of rows with the columns that `fields` names. An expression inside a node reads the rows of the
+node's input: `ColumnRef.position` is a place in the input's `fields` (of a join: the left fields, then the right ones),
+and `ColumnRef.source` is 0. Nothing here says how a relation is kept or computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .expressions import Aggregate, ColumnRef, Expression
+from .types import Row, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of a relation."""
+
+    name: str
+    type: Type
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One column that a projection makes."""
+
+    name: str
+    expression: Expression
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One item of ORDER BY, with PostgreSQL's defaults made explicit: NULL counts as larger than every value."""
+
+    expression: Expression
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The rows of a table, or what a view shows. `positions` are those of `schema.Table.columns`, one per field.
+
+    A view is presented as a table too: its key and its multiplicity are hidden columns in front of what it shows.
+    """
+
+    table: str
+    alias: str
+    positions: tuple[int, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Constant rows. One row without columns is what a SELECT without FROM reads."""
+
+    rows: tuple[Row, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The rows for which the condition is TRUE."""
+
+    input: Relation
+    condition: Expression
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.input.fields
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """One row for each row. Rows that become equal keep their multiplicities."""
+
+    input: Relation
+    outputs: tuple[Output, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(Field(output.name, output.expression.type, output.nullable) for output in self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """`kind`: inner, left, right or full. A condition of None is TRUE."""
+
+    kind: str
+    left: Relation
+    right: Relation
+    condition: Expression | None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        left, right = self.left.fields, self.right.fields
+        if self.kind in ("right", "full"):
+            left = tuple(Field(field.name, field.type, True) for field in left)
+        if self.kind in ("left", "full"):
+            right = tuple(Field(field.name, field.type, True) for field in right)
+        return left + right
+
+
+@dataclass(frozen=True, slots=True)
+class Semi:
+    """The rows of `left` for which some row of `right` makes the condition TRUE; with `anti`, those for which none does.
+
+    The condition reads left fields, then right ones; the result has the left ones. EXISTS and IN are semi-joins, NOT
+    EXISTS is an anti-join, and x NOT IN (SELECT y ...) is the anti-join on (x = y) IS NOT FALSE.
+    """
+
+    left: Relation
+    right: Relation
+    condition: Expression | None
+    anti: bool
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.left.fields
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One row for each group of equal keys (NULL equals NULL): the keys, then the aggregates. With `keys` = () there is
+    always exactly one row. HAVING is a Filter over it, expressions around aggregates a Project over that."""
+
+    input: Relation
+    keys: tuple[Expression, ...]
+    aggregates: tuple[Aggregate, ...]
+    names: tuple[str, ...]
+    nullable: tuple[bool, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        types = [part.type for part in (*self.keys, *self.aggregates)]
+        return tuple(map(Field, self.names, types, self.nullable))
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """Each row once."""
+
+    input: Relation
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.input.fields
+
+
+@dataclass(frozen=True, slots=True)
+class SetOp:
+    """`kind`: union, intersect or except; without `all`, of sets. Both sides have the same types; names are the left's.
+
+    With multiplicities l and r: union all l + r, intersect all min(l, r), except all max(l - r, 0).
+    """
+
+    kind: str
+    all: bool
+    left: Relation
+    right: Relation
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        pairs = zip(self.left.fields, self.right.fields, strict=True)
+        return tuple(Field(left.name, left.type, left.nullable or right.nullable) for left, right in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The rows in order, `offset` of them left out, at most `limit` of the rest. Ties are broken by the whole row, in
+    the order of its columns, each ascending with NULL last. Without a limit it only orders, which means nothing to
+    whoever reads it as a bag."""
+
+    input: Relation
+    order: tuple[Order, ...]
+    limit: int | None
+    offset: int = 0
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.input.fields
+
+
+@dataclass(frozen=True, slots=True)
+class WithKey:
+    """The rows with what makes each of them one row as further columns. Only the engine makes it, for its own views."""
+
+    input: Relation
+    keys: tuple[Field, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.input.fields + self.keys
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The first rows of a view that is kept in order. Only the engine makes it, for views that read such a view."""
+
+    input: Scan
+    limit: int | None
+    offset: int
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.input.fields
+
+
+Relation: TypeAlias = Scan | Values | Filter | Project | Join | Semi | Group | Distinct | SetOp | Top | WithKey | Slice
+
+
+def inputs(relation: Relation) -> tuple[Relation, ...]:
+    match relation:
+        case Scan() | Values():
+            return ()
+        case Filter() | Project() | Group() | Distinct() | Top() | WithKey() | Slice():
+            return (relation.input,)
+        case Join() | Semi() | SetOp():
+            return (relation.left, relation.right)
+
+
+def scans(relation: Relation) -> Iterator[Scan]:
+    """Every use of a table or view, in the order of the text."""
+    if isinstance(relation, Scan):
+        yield relation
+    for below in inputs(relation):
+        yield from scans(below)
+
+
+def column(relation: Relation, position: int) -> ColumnRef:
+    """The expression that reads one column of a relation."""
+    field = relation.fields[position]
+    return ColumnRef(0, position, field.name, field.type, field.nullable)

@@ -1,0 +1,733 @@
+"""A relation as a sum of branches: the form in which change tables can be propagated.
+
+    relation = Σ branches        branch = σ_conditions(S1 ⋈ … ⋈ Sn), projected to `columns`
+
+A source is a table, a view, or one of the engine's own hidden views. Everything that is not a sum of joins is one:
+an aggregate, DISTINCT, a set operation. What remains is linear in each source, so one law (`operators/join.py`) serves
+all branches. Outer joins, semi-joins and anti-joins are branches over a *presence* view, which holds each join key of
+the other side once:
+
+    A LEFT JOIN B ON k   =   A ⋈ B   ⊎   (A ▷ P) × NULLs            P = δ(Π_k(B)), the keys that B has
+    A WHERE EXISTS (B)   =   A ⋈ P                                  A WHERE NOT EXISTS (B) = A ▷ P
+
+An anti source, ▷, lets a row pass if no row of it is found. It is the inner join with the complement of P, whose
+change table is -□P; that is all that the join law has to know about it. P is kept like any other view, so that a
+change of B reaches A only when a key appears or disappears, however many rows of B have it.
+
+If a condition compares both sides otherwise than by equality, P cannot be about keys of B alone: it then holds the keys
+of the rows of A that have a partner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Protocol, TypeAlias, cast
+
+from .algebra import (
+    Distinct,
+    Field,
+    Filter,
+    Group,
+    Join,
+    Output,
+    Project,
+    Relation,
+    Scan,
+    Semi,
+    SetOp,
+    Slice,
+    Top,
+    Values,
+    WithKey,
+    column,
+)
+from .compiler import sources_of
+from .errors import UnsupportedView
+from .expressions import Call, ColumnRef, Expression, Literal
+from .schema import Table
+from .types import BOOL, INT, Type
+
+#: Branches of one view. Each outer join can double them, each UNION ALL adds them up.
+BRANCHES_MAX = 64
+#: Tables of one branch.
+SOURCES_MAX = 32
+#: The column of a view's table that says how many times its row counts. Only a view that can show a row several times
+#: has it.
+MULTIPLICITY = "*"
+
+NO_EQUALITY = "joins without any equality (a change would touch every row)"
+
+#: Where in the relation a key column comes from: the path to its scan, and its place there. -1: the side of a union.
+Tag: TypeAlias = tuple[tuple[int, ...], int]
+
+
+class Stored(Protocol):
+    """The tables and views that a relation may read, and those that are to be kept for it."""
+
+    def table(self, name: str) -> Table: ...
+
+    def inner(self, relation: Relation) -> Table:
+        """The table of the hidden view that keeps a relation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One table of a branch. A self-join has two sources with one table. `anti`: its rows must *not* be there."""
+
+    table: str
+    alias: str
+    anti: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """left.source < right.source. NULL joins nothing, unless `null_safe`: then it joins NULL."""
+
+    left: ColumnRef
+    right: ColumnRef
+    null_safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One column of what makes a row of the branch one row."""
+
+    tag: Tag
+    name: str
+    expression: Expression
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """`conditions` and `columns` read the sources: `ColumnRef.source` is a place in `sources`."""
+
+    sources: tuple[Source, ...]
+    conditions: tuple[Expression, ...]
+    columns: tuple[Expression, ...]
+    keys: tuple[KeyPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGraph:
+    """A branch ready for planning: conditions split into equalities that look-ups can use, and filters. `constants` bind
+    columns of anti sources: (column, constant, null safe)."""
+
+    sources: tuple[Source, ...]
+    equalities: tuple[Equality, ...]
+    filters: tuple[Expression, ...]
+    columns: tuple[Expression, ...]
+    keys: tuple[KeyPart, ...]
+    constants: tuple[tuple[ColumnRef, Literal, bool], ...] = ()
+
+
+def hidden_name(relation: Relation) -> str:
+    """Equal relations are kept once, whoever needs them: the name says what is kept."""
+    return "~" + blake2b(repr(relation).encode(), digest_size=12).hexdigest()
+
+
+def is_hidden(name: str) -> bool:
+    return name.startswith("~")
+
+
+# --- expressions ---
+
+
+def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:
+    """The expression with each column replaced by what it stands for."""
+    if isinstance(expression, ColumnRef):
+        return columns[expression.position]
+    if isinstance(expression, Call):
+        return replace(expression, args=tuple(substitute(argument, columns) for argument in expression.args))
+    return expression
+
+
+def conjuncts(condition: Expression | None) -> list[Expression]:
+    if condition is None:
+        return []
+    if isinstance(condition, Call) and condition.op == "and":
+        return [part for argument in condition.args for part in conjuncts(argument)]
+    return [condition]
+
+
+def columns_of(expression: Expression) -> Iterator[ColumnRef]:
+    if isinstance(expression, ColumnRef):
+        yield expression
+    elif isinstance(expression, Call):
+        for argument in expression.args:
+            yield from columns_of(argument)
+
+
+def _moved(expression: Expression, by: int) -> Expression:
+    """The expression with its sources numbered from `by` on."""
+    if isinstance(expression, ColumnRef):
+        return replace(expression, source=expression.source + by)
+    if isinstance(expression, Call):
+        return replace(expression, args=tuple(_moved(argument, by) for argument in expression.args))
+    return expression
+
+
+def _positions(expression: Expression) -> set[int]:
+    return {reference.position for reference in columns_of(expression)}
+
+
+def _shifted(expression: Expression, by: int) -> Expression:
+    """The expression with its positions moved: for conditions that read the right side of a join alone."""
+    highest = max(_positions(expression), default=0)
+    return _placed(expression, range(by, by + highest + 1))
+
+
+def _placed(expression: Expression, places: Sequence[int]) -> Expression:
+    """The expression with each column read from another place."""
+    if isinstance(expression, ColumnRef):
+        return replace(expression, position=places[expression.position])
+    if isinstance(expression, Call):
+        return replace(expression, args=tuple(_placed(argument, places) for argument in expression.args))
+    return expression
+
+
+def _is_null(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.value is None
+
+
+_NULL_COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
+
+
+def _never_true(condition: Expression) -> bool:
+    """Conditions that padding with NULL has made impossible: that alone keeps the number of branches small."""
+    if isinstance(condition, Literal):
+        return condition.value is not True
+    if isinstance(condition, Call):
+        if condition.op in _NULL_COMPARISONS:
+            return any(_is_null(_uncast(argument)) for argument in condition.args)
+        if condition.op == "is_not_null":
+            return _is_null(condition.args[0])
+    return False
+
+
+def _uncast(expression: Expression) -> Expression:
+    while isinstance(expression, Call) and expression.op == "cast":
+        expression = expression.args[0]
+    return expression
+
+
+# --- expansion ---
+
+
+def expand(relation: Relation, stored: Stored) -> list[Branch]:
+    """The branches whose sum is the relation."""
+    branches = [branch for branch in _expand(relation, stored, ()) if not any(map(_never_true, branch.conditions))]
+    return branches
+
+
+def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
+    match relation:
+        case Scan():
+            table = _readable(stored.table(relation.table), stored)
+            return [_leaf(table, relation.alias, relation.positions, path)]
+        case Values():
+            return _values(relation, path)
+        case Filter():
+            return _filtered(_expand(relation.input, stored, path), conjuncts(relation.condition))
+        case Project():
+            expressions = [output.expression for output in relation.outputs]
+            return [
+                replace(branch, columns=tuple(substitute(expression, branch.columns) for expression in expressions))
+                for branch in _expand(relation.input, stored, path)
+            ]
+        case Join():
+            return _joined(relation, stored, path)
+        case Semi():
+            return _absent(relation, stored, path) if relation.anti else _present(relation, stored, path)
+        case SetOp(kind="union", all=True):
+            return _union(relation, stored, path)
+        case WithKey():
+            return [
+                replace(branch, columns=(*branch.columns, *(part.expression for part in branch.keys)))
+                for branch in aligned(_expand(relation.input, stored, path))
+            ]
+        case Top(limit=None, offset=0):
+            return _expand(relation.input, stored, path)
+        case Group() | Distinct() | SetOp() | Top() | Slice():
+            table = _readable(stored.inner(canonical(relation)), stored)
+            return [_leaf(table, "", range(len(relation.fields)), path)]
+
+
+def _readable(table: Table, stored: Stored) -> Table:
+    """A view that is kept in order shows the first of its rows; whoever is kept from it needs just these, stored."""
+    if table.top is None:
+        return table
+    positions = tuple(range(len(table.columns)))
+    scan = Scan(table.name, "", positions, tuple(_field(table, position) for position in positions))
+    return stored.inner(Slice(scan, *table.top))
+
+
+def _leaf(table: Table, alias: str, positions: Iterable[int], path: tuple[int, ...]) -> Branch:
+    keys = tuple(
+        KeyPart((path, place), f"{alias}.{name}" if alias else name, reference, reference.nullable)
+        for place, position in enumerate(table.key)
+        for reference in (_reference(table, position),)
+        for name in (table.columns[position].name,)
+    )
+    columns = tuple(_reference(table, position) for position in positions)
+    return Branch((Source(table.name, alias or table.name),), (), columns, keys)
+
+
+def _reference(table: Table, position: int) -> ColumnRef:
+    column_ = table.columns[position]
+    # The key of a base table is never NULL, whatever it was declared as; that of a view can be.
+    return ColumnRef(0, position, column_.name, column_.type, column_.nullable)
+
+
+def _values(relation: Values, path: tuple[int, ...]) -> list[Branch]:
+    branches = []
+    for number, row in enumerate(relation.rows):
+        columns = tuple(Literal(value, field.type) for value, field in zip(row, relation.fields, strict=True))
+        key = KeyPart((path, 0), "row", Literal(number, INT), False)
+        branches.append(Branch((), (), columns, (key,)))
+    return _bounded(branches)
+
+
+def _filtered(branches: list[Branch], conditions: Sequence[Expression]) -> list[Branch]:
+    kept = []
+    for branch in branches:
+        added = tuple(substitute(condition, branch.columns) for condition in conditions)
+        if not any(map(_never_true, added)):
+            kept.append(replace(branch, conditions=(*branch.conditions, *added)))
+    return kept
+
+
+def _bounded(branches: list[Branch]) -> list[Branch]:
+    if len(branches) > BRANCHES_MAX:
+        raise UnsupportedView(
+            f"a query with more than {BRANCHES_MAX} alternatives (outer joins and unions multiply them)",
+            hint="make a view of a part of it, and this view over that one",
+        )
+    return branches
+
+
+def _product(left: Branch, right: Branch) -> Branch:
+    by = len(left.sources)
+    if by + len(right.sources) > SOURCES_MAX:
+        raise UnsupportedView(f"a join of more than {SOURCES_MAX} tables", hint="make a view of a part of it")
+    return Branch(
+        left.sources + right.sources,
+        (*left.conditions, *(_moved(condition, by) for condition in right.conditions)),
+        (*left.columns, *(_moved(expression, by) for expression in right.columns)),
+        (*left.keys, *(replace(part, expression=_moved(part.expression, by)) for part in right.keys)),
+    )
+
+
+def _joined(relation: Join, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
+    left = _expand(relation.left, stored, (*path, 0))
+    right = _expand(relation.right, stored, (*path, 1))
+    inner = [_product(one, other) for one, other in itertools.product(left, right)]
+    branches = _filtered(inner, conjuncts(relation.condition))
+    if relation.kind in ("left", "full"):
+        unmatched = Semi(relation.left, relation.right, relation.condition, anti=True)
+        branches += [_padded(branch, relation, right, first=True) for branch in _absent(unmatched, stored, path)]
+    if relation.kind in ("right", "full"):
+        condition = _swapped(relation.condition, len(relation.left.fields), len(relation.right.fields))
+        unmatched = Semi(relation.right, relation.left, condition, anti=True)
+        alone = _absent(unmatched, stored, path, side=1)
+        branches += [_padded(branch, relation, left, first=False) for branch in alone]
+    return _bounded(branches)
+
+
+def _swapped(condition: Expression | None, left_count: int, right_count: int) -> Expression | None:
+    if condition is None:
+        return None
+    return _placed(condition, [*range(right_count, right_count + left_count), *range(right_count)])
+
+
+def _padded(branch: Branch, join: Join, others: Sequence[Branch], *, first: bool) -> Branch:
+    """A row without partner: NULL in all columns of the other side, and in its key."""
+    fields = join.right.fields if first else join.left.fields
+    nulls = tuple(Literal(None, field.type) for field in fields)
+    keys = [
+        replace(part, expression=Literal(None, part.expression.type), nullable=True)
+        for part in {part.tag: part for other in others for part in other.keys}.values()
+    ]
+    if first:
+        return replace(branch, columns=branch.columns + nulls, keys=(*branch.keys, *keys))
+    return replace(branch, columns=nulls + branch.columns, keys=(*keys, *branch.keys))
+
+
+def _union(relation: SetOp, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
+    sides = [_expand(relation.left, stored, (*path, 0)), _expand(relation.right, stored, (*path, 1))]
+    branches = []
+    for number, side in enumerate(sides):
+        mark = KeyPart((path, -1), "side", Literal(number, INT), False)
+        branches += [replace(branch, keys=(mark, *branch.keys)) for branch in side]
+    return aligned(_bounded(branches))
+
+
+def aligned(branches: list[Branch]) -> list[Branch]:
+    """All branches with the same key columns, in the order of the text; one that lacks a column has NULL there."""
+    known: dict[Tag, KeyPart] = {}
+    for branch in branches:
+        for part in branch.keys:
+            known.setdefault(part.tag, part)
+    tags = sorted(known)
+    alike = []
+    for branch in branches:
+        mine = {part.tag: part for part in branch.keys}
+        alike.append(replace(branch, keys=tuple(mine.get(tag) or _no_key(known[tag]) for tag in tags)))
+    return alike
+
+
+def _no_key(part: KeyPart) -> KeyPart:
+    return replace(part, expression=Literal(None, part.expression.type), nullable=True)
+
+
+# --- semi-joins and anti-joins ---
+
+
+#: (left expression, right expression, null safe): what must be equal, each in the fields of its own side.
+Pair: TypeAlias = tuple[Expression, Expression, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """What makes a row of the right side a partner: pairs that must be equal, conditions on one side alone, each in the
+    fields of its own side, and all others, in those of both."""
+
+    pairs: tuple[Pair, ...]
+    left: tuple[Expression, ...]
+    right: tuple[Expression, ...]
+    mixed: tuple[Expression, ...]
+
+
+def _split(condition: Expression | None, left_count: int) -> _Condition:
+    pairs, left, right, mixed = [], [], [], []
+    for part in conjuncts(condition):
+        sides = {position >= left_count for position in _positions(part)}
+        if sides == {True}:
+            right.append(_shifted(part, -left_count))
+        elif len(sides) < 2:
+            left.append(part)
+        elif (pair := _pair(part, left_count)) is not None:
+            pairs.append(pair)
+        else:
+            mixed.append(part)
+    return _Condition(tuple(pairs), tuple(left), tuple(right), tuple(mixed))
+
+
+def _pair(part: Expression, left_count: int) -> Pair | None:
+    if not isinstance(part, Call) or part.op not in ("=", "is_not_distinct"):
+        return None
+    one, other = part.args
+    null_safe = part.op == "is_not_distinct"
+    for mine, theirs in ((one, other), (other, one)):
+        if all(position < left_count for position in _positions(mine)) and all(
+            position >= left_count for position in _positions(theirs)
+        ):
+            return mine, _shifted(theirs, -left_count), null_safe
+    return None
+
+
+def _present(relation: Semi, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
+    """The rows of the left side that have a partner."""
+    split = _split(relation.condition, len(relation.left.fields))
+    branches = _filtered(_expand(relation.left, stored, (*path, 0)), split.left)
+    return _with_presence(branches, relation, split, stored, anti=False)
+
+
+def _absent(relation: Semi, stored: Stored, path: tuple[int, ...], side: int = 0) -> list[Branch]:
+    """The rows of the left side that have none: those that fail a condition of their own, and those that pass it and
+    find no presence."""
+    split = _split(relation.condition, len(relation.left.fields))
+    everything = _expand(relation.left, stored, (*path, side))
+    failing: list[Branch] = []
+    passing = everything
+    for condition in split.left:
+        failing += _filtered(passing, [Call("is_distinct", (condition, Literal(True, BOOL)), BOOL)])
+        passing = _filtered(passing, [condition])
+    if len(split.mixed) == 1 and (pair := _not_in(split.mixed[0], len(relation.left.fields))) is not None:
+        return [*failing, *_absent_from(passing, relation.right, split, pair, stored)]
+    return [*failing, *_with_presence(passing, relation, split, stored, anti=True)]
+
+
+def _not_in(condition: Expression, left_count: int) -> Pair | None:
+    """x and y of (x = y) IS NOT FALSE, which is what NOT IN makes of values that may be NULL."""
+    match condition:
+        case Call("is_distinct", (equality, Literal(False))):
+            return _pair(equality, left_count)
+    return None
+
+
+def _absent_from(
+    branches: list[Branch], right: Relation, split: _Condition, pair: Pair, stored: Stored
+) -> list[Branch]:
+    """x NOT IN (SELECT y ...): x is not among the y, no y is NULL, and if x is NULL there is no y at all."""
+    mine, theirs, _ = pair
+    found = _filtered(branches, [Call("is_not_null", (mine,), BOOL)])
+    found = _found_by_keys(found, right, split.right, (*split.pairs, pair), stored, anti=True)
+    if _can_be_null(theirs):
+        missing = (*split.right, Call("is_null", (theirs,), BOOL))
+        found = _found_by_keys(found, right, missing, split.pairs, stored, anti=True)
+    if not _can_be_null(mine):
+        return found
+    unknown = _filtered(branches, [Call("is_null", (mine,), BOOL)])
+    return found + _found_by_keys(unknown, right, split.right, split.pairs, stored, anti=True)
+
+
+def _with_presence(
+    branches: list[Branch], relation: Semi, split: _Condition, stored: Stored, *, anti: bool
+) -> list[Branch]:
+    if not split.pairs:
+        raise UnsupportedView(
+            NO_EQUALITY, hint="compare a column of the outer query with one of the inner by =, and the rest beside it"
+        )
+    if not split.mixed:
+        return _found_by_keys(branches, relation.right, split.right, split.pairs, stored, anti=anti)
+    alike = aligned(branches)
+    if not alike:
+        return []
+    parts = tuple(
+        replace(part, nullable=any(branch.keys[place].nullable for branch in alike))
+        for place, part in enumerate(alike[0].keys)
+    )
+    table = stored.inner(canonical(_presence_of_rows(relation, parts)))
+    null_safe = [part.nullable for part in parts]
+    return [
+        _bound(branch, table, list(zip((part.expression for part in branch.keys), null_safe, strict=True)), anti=anti)
+        for branch in alike
+    ]
+
+
+def _found_by_keys(
+    branches: list[Branch],
+    right: Relation,
+    conditions: Sequence[Expression],
+    pairs: Sequence[Pair],
+    stored: Stored,
+    *,
+    anti: bool,
+) -> list[Branch]:
+    """Bind the branches to the keys that the right side has, each once."""
+    tests = [
+        Call("is_not_null", (theirs,), BOOL) for _, theirs, null_safe in pairs if not null_safe and _can_be_null(theirs)
+    ]
+    for condition in (*conditions, *tests):
+        right = Filter(right, condition)
+    outputs = tuple(Output("", theirs, null_safe and _can_be_null(theirs)) for _, theirs, null_safe in pairs)
+    table = stored.inner(canonical(Distinct(Project(right, outputs))))
+    return [
+        _bound(
+            branch, table, [(substitute(mine, branch.columns), null_safe) for mine, _, null_safe in pairs], anti=anti
+        )
+        for branch in branches
+    ]
+
+
+def _can_be_null(expression: Expression) -> bool:
+    return not isinstance(expression, ColumnRef) or expression.nullable
+
+
+def _presence_of_rows(relation: Semi, keys: tuple[KeyPart, ...]) -> Relation:
+    """The keys of the left rows that have a partner."""
+    left_count, keys_count = len(relation.left.fields), len(keys)
+    fields = tuple(Field("", part.expression.type, part.nullable) for part in keys)
+    places = [*range(left_count), *range(left_count + keys_count, left_count + keys_count + len(relation.right.fields))]
+    condition = None if relation.condition is None else _placed(relation.condition, places)
+    partners = Join("inner", WithKey(relation.left, fields), relation.right, condition)
+    shown = range(left_count, left_count + keys_count)
+    outputs = tuple(Output("", column(partners, place), partners.fields[place].nullable) for place in shown)
+    return Distinct(Project(partners, outputs))
+
+
+def _bound(branch: Branch, table: Table, keys: list[tuple[Expression, bool]], *, anti: bool) -> Branch:
+    """The branch with one more source, whose whole key is bound."""
+    number = len(branch.sources)
+    conditions: list[Expression] = []
+    for place, (mine, null_safe) in enumerate(keys):
+        theirs = replace(_reference(table, table.key[place]), source=number)
+        conditions.append(Call("is_not_distinct" if null_safe else "=", (mine, theirs), BOOL))
+    if any(map(_never_true, conditions)):
+        # A row with NULL in its key has no partner.
+        return branch if anti else replace(branch, conditions=(*branch.conditions, Literal(False, BOOL)))
+    source = Source(table.name, table.name, anti)
+    return replace(branch, sources=(*branch.sources, source), conditions=(*branch.conditions, *conditions))
+
+
+# --- equalities ---
+
+
+def join_graph(branch: Branch, stored: Stored) -> JoinGraph:
+    """Split the conditions and check that every source is reached through equalities from every other."""
+    branch = _stored_where_looked_for(_connected(branch, stored), stored)
+    equalities: list[Equality] = []
+    filters: list[Expression] = []
+    constants: list[tuple[ColumnRef, Literal, bool]] = []
+    for condition in branch.conditions:
+        equality, constant = _equality(condition), _constant(condition)
+        if constant is not None and branch.sources[constant[0].source].anti:
+            constants.append(constant)
+        elif equality is None:
+            filters.append(condition)
+        elif equality not in equalities:
+            equalities.append(equality)
+    return JoinGraph(
+        branch.sources, tuple(equalities), tuple(filters), branch.columns, branch.keys, tuple(constants)
+    )
+
+
+def _constant(condition: Expression) -> tuple[ColumnRef, Literal, bool] | None:
+    """A column that must equal a constant."""
+    if isinstance(condition, Call) and condition.op in ("=", "is_not_distinct"):
+        for one, other in (condition.args, condition.args[::-1]):
+            if isinstance(one, ColumnRef) and isinstance(other, Literal):
+                return one, other, condition.op == "is_not_distinct"
+    return None
+
+
+def _equality(condition: Expression) -> Equality | None:
+    """An equality of plain columns of two sources."""
+    if not isinstance(condition, Call) or condition.op not in ("=", "is_not_distinct"):
+        return None
+    one, other = condition.args
+    if not isinstance(one, ColumnRef) or not isinstance(other, ColumnRef) or one.source == other.source:
+        return None
+    # Where one side is never NULL, NULL finds nothing there anyway.
+    null_safe = condition.op == "is_not_distinct" and one.nullable and other.nullable
+    return Equality(one, other, null_safe) if one.source < other.source else Equality(other, one, null_safe)
+
+
+def _connected(branch: Branch, stored: Stored) -> Branch:
+    """Every source reached through equalities; where only an equality of expressions connects two, the expression
+    becomes a column of a view of its own, which can have an index."""
+    while True:
+        parts = _components(branch, stored)
+        if len(parts) <= 1:
+            return branch
+        bridge = next((found for found in (_bridge(c, parts) for c in branch.conditions) if found), None)
+        if bridge is None:
+            loose = next(source for source in branch.sources if not source.anti)
+            names = ", ".join(sorted({branch.sources[n].alias for part in parts[1:] for n in part})) or loose.alias
+            raise UnsupportedView(f"{NO_EQUALITY}: {names}", hint=f"add a condition column = column for {names}")
+        [number] = sources_of(bridge)
+        branch = _with_column(branch, number, bridge, stored)
+
+
+def _stored_where_looked_for(branch: Branch, stored: Stored) -> Branch:
+    """A view that shows minima and maxima can be found by its key only; one that is joined otherwise is stored."""
+    for number, source in enumerate(branch.sources):
+        table = stored.table(source.table)
+        if table.computed and len(branch.sources) > 1 and not source.anti:
+            equalities = [found for found in map(_equality, branch.conditions) if found is not None]
+            sides = [side for equality in equalities for side in (equality.left, equality.right)]
+            bound = {side.position for side in sides if side.source == number}
+            if not bound >= set(table.key):
+                return _stored_where_looked_for(_with_column(branch, number, None, stored), stored)
+    return branch
+
+
+def _components(branch: Branch, stored: Stored) -> list[set[int]]:
+    """Sources that equalities of plain columns connect. A source without key columns is at hand for everybody."""
+    parts = [
+        {number} for number, source in enumerate(branch.sources) if stored.table(source.table).key or not source.anti
+    ]
+    for condition in branch.conditions:
+        equality = _equality(condition)
+        if equality is not None:
+            touched = [part for part in parts if equality.left.source in part or equality.right.source in part]
+            parts = [part for part in parts if part not in touched] + [set().union(*touched)]
+    return sorted(parts, key=min)
+
+
+def _bridge(condition: Expression, parts: list[set[int]]) -> Expression | None:
+    """A side of an equality between two components that is an expression over one source."""
+    if not isinstance(condition, Call) or condition.op not in ("=", "is_not_distinct"):
+        return None
+    sides = [sources_of(argument) for argument in condition.args]
+    if any(len(side) != 1 for side in sides):
+        return None
+    homes = [next(i for i, part in enumerate(parts) if side <= part) for side in sides]
+    if homes[0] == homes[1]:
+        return None
+    return next(argument for argument in condition.args if not isinstance(argument, ColumnRef))
+
+
+def _with_column(branch: Branch, number: int, expression: Expression | None, stored: Stored) -> Branch:
+    """The branch with a source replaced by a view that stores its rows, with the expression as one more column."""
+    table = stored.table(branch.sources[number].table)
+    read = sorted({*table.key, *(p for e in _all_expressions(branch) for p in _positions_of(e, number))})
+    if table.columns[-1].name == MULTIPLICITY and table.columns[-1].hidden:
+        read = sorted({*read, len(table.columns) - 1})
+    places = {position: place for place, position in enumerate(read)}
+    scan = Scan(table.name, "", tuple(read), tuple(_field(table, position) for position in read))
+    outputs = [Output("", column(scan, place), scan.fields[place].nullable) for place in range(len(read))]
+    if expression is not None:
+        at_home = _relocated(expression, number, lambda reference: column(scan, places[reference.position]))
+        outputs.append(Output("", at_home, True))
+    kept = stored.inner(canonical(Project(scan, tuple(outputs))))
+
+    def moved(old: Expression) -> Expression:
+        if expression is not None and old == expression:
+            return replace(_reference(kept, len(read)), source=number)
+        if isinstance(old, ColumnRef) and old.source == number:
+            return replace(_reference(kept, places[old.position]), source=number)
+        if isinstance(old, Call):
+            return replace(old, args=tuple(map(moved, old.args)))
+        return old
+
+    sources = list(branch.sources)
+    sources[number] = replace(sources[number], table=kept.name)
+    return Branch(
+        tuple(sources),
+        tuple(map(moved, branch.conditions)),
+        tuple(map(moved, branch.columns)),
+        tuple(replace(part, expression=moved(part.expression)) for part in branch.keys),
+    )
+
+
+def _all_expressions(branch: Branch) -> Iterator[Expression]:
+    yield from branch.conditions
+    yield from branch.columns
+    for part in branch.keys:
+        yield part.expression
+
+
+def _positions_of(expression: Expression, source: int) -> set[int]:
+    return {reference.position for reference in columns_of(expression) if reference.source == source}
+
+
+def _relocated(expression: Expression, source: int, home: Callable[[ColumnRef], ColumnRef]) -> Expression:
+    if isinstance(expression, ColumnRef):
+        return home(expression)
+    if isinstance(expression, Call):
+        return replace(expression, args=tuple(_relocated(argument, source, home) for argument in expression.args))
+    return expression
+
+
+def _field(table: Table, position: int) -> Field:
+    column_ = table.columns[position]
+    return Field("", column_.type, column_.nullable)
+
+
+# --- identity ---
+
+
+def canonical(relation: Relation) -> Relation:
+    """The relation without names: two that differ only in these are kept once."""
+    return cast(Relation, _unnamed(relation))
+
+
+def _unnamed(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_unnamed, value))
+    if isinstance(value, Type | Literal) or not dataclasses.is_dataclass(value):
+        return value
+    changes = {field.name: _unnamed(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Field | Output | ColumnRef):
+        changes["name"] = ""
+    elif isinstance(value, Scan):
+        changes["alias"] = ""
+    elif isinstance(value, Group):
+        changes["names"] = ("",) * len(value.names)
+    return replace(value, **changes)  # type: ignore[type-var]  # a dataclass, as tested above

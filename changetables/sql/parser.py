@@ -1,0 +1,60 @@
+"""The parser: sqlglot's for PostgreSQL, with what it forgets kept in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from sqlglot import TokenType, exp
+from sqlglot.parsers.postgres import PostgresParser
+
+
+#: The words behind INTERVAL '1'.
+_INTERVAL_UNITS = frozenset({"YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"})
+#: Functions with a syntax of their own: EXTRACT(year FROM d). What is only an aggregate keeps its own reader, too.
+_OWN_SYNTAX = frozenset({"CAST", "EXTRACT", "POSITION", "SUBSTRING", "TRIM", "OVERLAY", "STRING_AGG", "JSON_AGG"})
+_AGGREGATES = frozenset(
+    name for kind in exp.ALL_FUNCTIONS if issubclass(kind, exp.AggFunc) for name in kind.sql_names()
+)
+
+
+class Parser(PostgresParser):
+    """PostgreSQL as sqlglot reads it. A Join tells whether it was a comma: a JOIN without ON is a syntax error.
+
+    sqlglot turns functions into nodes that all its dialects share, and forgets on the way how they were written:
+    date_part is extract, strpos has its arguments swapped, div is a cast. Here every function but the aggregates is
+    its name and its arguments (exp.Anonymous), unless it has a syntax of its own.
+    """
+
+    FUNCTIONS: ClassVar = {name: make for name, make in PostgresParser.FUNCTIONS.items() if name in _AGGREGATES}
+    FUNCTION_PARSERS: ClassVar = {
+        name: parse for name, parse in PostgresParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
+    }
+
+    def _parse_interval(
+        self, require_interval: bool = True, parse_function_unit: bool = True
+    ) -> exp.Add | exp.Interval | None:
+        """INTERVAL 'text', with one unit behind it or none. sqlglot's own reader drops the rest of '1 day 02:00'."""
+        index = self._index
+        if self._match(TokenType.INTERVAL) and self._match(TokenType.STRING, advance=False):
+            text = self._parse_primary()
+            unit = None
+            if self._curr is not None and self._curr.text.upper() in _INTERVAL_UNITS:
+                unit = exp.Var(this=self._curr.text.lower())
+                self._advance()
+            return self.expression(exp.Interval(this=text, unit=unit))
+        self._retreat(index)
+        return None
+
+    def _parse_join(
+        self,
+        skip_join_token: bool = False,
+        parse_bracket: bool = False,
+        alias_tokens: Collection[TokenType] | None = None,
+    ) -> exp.Join | None:
+        first = self._curr
+        join = super()._parse_join(skip_join_token, parse_bracket, alias_tokens)
+        if join is not None and first is not None:
+            join.meta["comma"] = first.token_type == TokenType.COMMA
+            join.meta["word"] = first.start
+        return join

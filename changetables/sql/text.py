@@ -1,0 +1,317 @@
+"""SQL text: its tokens, where things stand in it, and the tree that sqlglot makes of it.
+
+sqlglot is lenient: it reads several dialects, drops what it takes for noise, and gives many nodes no position. So every
+node is accepted by name with the parts that are understood and refused with anything more (`SqlText.only`), and places
+come from the nearest token.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import ParseError, TokenError
+
+from ..binding import Place, Text, fold
+from ..errors import DataError, ProgrammingError, UnsupportedView
+from .parser import Parser
+
+#: Longer texts are refused before they cost anything.
+SQL_CHARACTERS_MAX = 1_000_000
+
+_T = TypeVar("_T")
+
+_QUOTED = frozenset({TokenType.STRING, TokenType.IDENTIFIER})
+#: What cannot begin an item of a list.
+_NO_ITEM = frozenset(
+    {
+        TokenType.FROM,
+        TokenType.WHERE,
+        TokenType.GROUP_BY,
+        TokenType.ORDER_BY,
+        TokenType.HAVING,
+        TokenType.LIMIT,
+        TokenType.R_PAREN,
+        TokenType.SEMICOLON,
+        TokenType.COMMA,
+    }
+)
+_PARENTHESES = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
+
+
+def identifier_name(identifier: exp.Expr) -> str:
+    name = str(identifier.this)
+    return name if identifier.args.get("quoted") else fold(name)
+
+
+def bare(node: exp.Expr) -> exp.Expr:
+    """The node without the parentheses around it."""
+    while type(node) is exp.Paren:
+        node = node.this
+    return node
+
+
+def ordinal_of(node: exp.Expr) -> int | None:
+    """The number of an output, as GROUP BY 2 writes it; None for anything else."""
+    sign = 1
+    while type(node) is exp.Neg:
+        node, sign = bare(node.this), -sign
+    if type(node) is exp.Literal and not node.args.get("is_string") and str(node.this).isdecimal():
+        return sign * int(str(node.this)[:20])
+    return None
+
+
+class SqlText(Text):
+    """A text with its tokens: where things stand, and which parameters it has.
+
+    `parameters` are the keys of its parameters in the order of the text, each with its offset: numbers from 0 for `?`,
+    names for `:name`. In the tree, the key is the text of the Placeholder, `?0` or `:name`: sqlglot itself forgets
+    which `?` is which.
+    """
+
+    def __init__(self, text: str, label: str = "") -> None:
+        super().__init__(text, label)
+        if len(text) > SQL_CHARACTERS_MAX:
+            raise ProgrammingError(f"SQL text of {len(text)} characters", hint=f"the limit is {SQL_CHARACTERS_MAX}")
+        if "\0" in text:
+            raise self.wrong("syntax error: a NUL character", self.place_of_offset(text.index("\0")))
+        try:
+            tokens: list[Token] = Postgres().tokenize(text)
+        except TokenError as error:
+            raise self._unterminated(error) from None
+        self.parameters: list[tuple[int | str, int]] = []
+        self.tokens = self._with_parameters(tokens)
+        self._refuse_other_dialects()
+
+    def part(self, tokens: Sequence[Token]) -> SqlText:
+        """The text of one statement among several: the same places and parameters, fewer tokens."""
+        part = copy.copy(self)
+        part.tokens = list(tokens)
+        return part
+
+    # --- places ---
+
+    def place(self, node: exp.Expr | None) -> Place | None:
+        """Where the node begins: its first part that has a position."""
+        offset = self.offset(node)
+        return None if offset is None else self.place_of_offset(offset)
+
+    def offset(self, node: exp.Expr | None) -> int | None:
+        if node is None:
+            return None
+        offsets = (self._own_offset(part) for part in node.walk())
+        return min((offset for offset in offsets if offset is not None), default=None)
+
+    def _own_offset(self, node: exp.Expr) -> int | None:
+        if isinstance(node, exp.Placeholder):
+            key = parameter_key(node)
+            return next((offset for other, offset in self.parameters if other == key), None)
+        start: int | None = node.meta.get("start")
+        return start
+
+    def word(self, node: exp.Expr) -> str:
+        """The name of a function as it was written, for nodes that remember where their name stands."""
+        if "start" not in node.meta:
+            return ""
+        written = self.text[node.meta["start"] : node.meta["end"] + 1]
+        return written[1:-1] if written.startswith('"') else fold(written)
+
+    def keyword(self, *words: str, depth: int | None = None, after: int = -1) -> Place | None:
+        """The first of these words behind the offset `after`, at this depth of parentheses."""
+        level = 0
+        for token in self.tokens:
+            level += _PARENTHESES.get(token.token_type, 0)
+            right_depth = depth is None or level == depth
+            if right_depth and token.start > after and self._is_word(token, words):
+                return self.place_of_offset(token.start)
+        return None
+
+    @staticmethod
+    def _is_word(token: Token, words: Sequence[str]) -> bool:
+        return token.token_type not in _QUOTED and token.text.upper() in words
+
+    def opening(self, node: exp.Expr, words: Sequence[str]) -> Place | None:
+        """The word before the node's first position, or the parenthesis in front of that word."""
+        index = self.index_of(self.offset(node))
+        while index is not None and index >= 0:
+            if self._is_word(self.tokens[index], words):
+                if index and self.tokens[index - 1].token_type == TokenType.L_PAREN:
+                    index -= 1
+                return self.place_of_offset(self.tokens[index].start)
+            index -= 1
+        return self.place(node)
+
+    def clause(self, node: exp.Expr, *words: str) -> Place | None:
+        """The word that opens a clause of this SELECT or set operation: behind its first position, at its depth."""
+        offset = self.offset(node)
+        index = self.index_of(offset)
+        if index is None:
+            return self.keyword(*words)
+        while index and not self._is_word(self.tokens[index], ("SELECT", "VALUES", "WITH")):
+            index -= 1
+        level, begin = 0, index
+        for token in self.tokens[begin:]:
+            level += _PARENTHESES.get(token.token_type, 0)
+            if level < 0:
+                break
+            if level == 0 and self._is_word(token, words):
+                return self.place_of_offset(token.start)
+        return self.keyword(*words, after=self.tokens[begin].start)
+
+    def index_of(self, offset: int | None) -> int | None:
+        return next((index for index, token in enumerate(self.tokens) if token.start == offset), None)
+
+    def function_name(self, node: exp.Expr) -> tuple[str, Place | None]:
+        """The name of a function as it was written and where: at its own position or before its first argument."""
+        index = first = self.index_of(node.meta.get("start", self.offset(node)))
+        if "start" not in node.meta and index is not None:
+            while index and self.tokens[index - 1].token_type == TokenType.L_PAREN:
+                index -= 1
+            before = self.tokens[index - 1] if 0 < index != first else None
+            index = index - 1 if before is not None and before.text.isidentifier() else None
+        if index is None:
+            names = _names_of(node) or [node.key]
+            return names[0].lower(), self.keyword(*(name.upper() for name in names)) or self.place(node)
+        token = self.tokens[index]
+        name = token.text if token.token_type == TokenType.IDENTIFIER else fold(token.text)
+        return name, self.place_of_offset(token.start)
+
+    def operator(self, node: exp.Expr) -> str:
+        """The operator of a binary expression: the token before its right side."""
+        index = self.index_of(self.offset(node.expression))
+        while index and self.tokens[index - 1].token_type == TokenType.L_PAREN:
+            index -= 1
+        return self.tokens[index - 1].text.upper() if index else type(node).__name__
+
+    # --- errors ---
+
+    def typed(self, node: exp.Expr, rule: Callable[..., _T], *args: object) -> _T:
+        """Applies a rule of typing; its errors get the place of the node."""
+        try:
+            return rule(*args)
+        except DataError as error:
+            literals = (part for part in node.find_all(exp.Literal) if f'"{part.this}"' in error.message)
+            raise self.placed(error, self.place(next(literals, node))) from None
+        except (ProgrammingError, UnsupportedView) as error:
+            raise self.placed(error, self.place(node)) from None
+
+    def only(self, node: exp.Expr, *parts: str) -> None:
+        """Refuses a node that has parts besides these: a modifier that would be dropped silently."""
+        for name, value in node.args.items():
+            if value and name not in parts:
+                what = f"{name.strip('_').replace('_', ' ')} in {node.key.upper()}"
+                raise self.unsupported(what, self.place(node))
+
+    def _unterminated(self, error: TokenError) -> ProgrammingError:
+        """sqlglot tells the line and a column of the opening quote in the text of its error only."""
+        match = re.search(r"Missing (.+) from (\d+):(\d+)", str(error.__cause__))
+        if match is None:
+            return self.wrong("syntax error: unterminated comment or literal", self.place_of_offset(len(self.text)))
+        return self.wrong(f"syntax error: unterminated {match[1]}", (int(match[2]), int(match[3]) + 1))
+
+    # --- tokens ---
+
+    def _with_parameters(self, tokens: list[Token]) -> list[Token]:
+        """The tokens with every parameter as a colon and its key, a form that sqlglot keeps in the tree."""
+        result: list[Token] = []
+        index = 0
+        while index < len(tokens):
+            token = tokens[index]
+            following = tokens[index + 1] if index + 1 < len(tokens) else None
+            key: int | str | None = None
+            if token.token_type == TokenType.PLACEHOLDER and token.text == "?":
+                key = sum(isinstance(other, int) for other, _ in self.parameters)
+            elif token.token_type == TokenType.COLON and following is not None and _is_name(token, following):
+                key = following.text
+                index += 1
+            if key is None:
+                result.append(token)
+            else:
+                self.parameters.append((key, token.start))
+                text = f"?{key}" if isinstance(key, int) else f":{key}"
+                # The key stands where no other token does: places are found by the start of the colon.
+                result.append(Token(TokenType.COLON, ":", token.line, token.col, token.start, token.start))
+                end = tokens[index].end
+                result.append(Token(TokenType.VAR, text, token.line, token.col, token.start + 1, end))
+            index += 1
+        return result
+
+    def _refuse_other_dialects(self) -> None:
+        """What sqlglot reads although PostgreSQL has no such syntax."""
+        for index, token in enumerate(self.tokens):
+            then = self.tokens[index + 1].token_type if index + 1 < len(self.tokens) else TokenType.SEMICOLON
+            wrong = token.token_type == TokenType.COMMA and then in _NO_ITEM
+            if token.text in ("!", "==", "<=>") and token.token_type not in _QUOTED:
+                wrong = True
+            if token.token_type == TokenType.COMMA and index > 1:
+                wrong = wrong or self.tokens[index - 2].token_type == TokenType.LIMIT  # LIMIT 5, 10
+            if wrong:
+                raise self.wrong(f'syntax error at or near "{token.text}"', self.place_of_offset(token.start))
+
+
+def _is_name(colon: Token, token: Token) -> bool:
+    """Whether the token is the name of a parameter: directly behind its colon."""
+    return token.start == colon.end + 1 and token.token_type not in _QUOTED and token.text.isidentifier()
+
+
+def parameter_key(node: exp.Expr) -> int | str | None:
+    """The key of a parameter, None if the node is another dialect's placeholder."""
+    text = node.this if isinstance(node, exp.Placeholder) else None
+    if not isinstance(text, str) or text[:1] not in ("?", ":"):
+        return None
+    return int(text[1:]) if text[0] == "?" else text[1:]
+
+
+def _names_of(node: exp.Expr) -> list[str]:
+    return list(node.sql_names()) if isinstance(node, exp.Func) else []
+
+
+def parse_statements(source: SqlText) -> list[exp.Expr]:
+    """The statements of the text, without empty ones."""
+    return [node for node in _parse(source, None) if node is not None and not isinstance(node, exp.Semicolon)]
+
+
+def parse_statement(source: SqlText) -> exp.Expr:
+    """The one statement of the text."""
+    parsed = parse_statements(source)
+    if not parsed:
+        raise source.wrong("the SQL text is empty", (1, 1), hint="write SELECT ... FROM ...")
+    if len(parsed) > 1:
+        second = source.keyword(";", depth=0)
+        raise source.wrong("more than one statement", second, hint="a view is one SELECT")
+    return parsed[0]
+
+
+def parse_expression(text: str, label: str = "") -> tuple[SqlText, exp.Expr]:
+    """One expression by itself. `label` names it in errors."""
+    source = SqlText(text, label)
+    parsed = [node for node in _parse(source, exp.Condition) if node is not None] if source.tokens else []
+    if len(parsed) != 1:
+        raise source.wrong("not one expression", None, hint="write an expression of SQL, as e.cost > 0")
+    return source, parsed[0]
+
+
+def _parse(source: SqlText, into: type[exp.Expr] | None) -> Sequence[exp.Expr | None]:
+    try:
+        parser = Parser(dialect=Postgres())
+        if into is None:
+            return list(parser.parse(source.tokens, source.text))
+        return list(parser.parse_into(into, source.tokens, source.text))
+    except ParseError as error:
+        raise _syntax_error(source, error) from None
+    except RecursionError:
+        raise source.wrong("the SQL text is nested too deeply", None) from None
+
+
+def _syntax_error(source: SqlText, error: ParseError) -> ProgrammingError:
+    # For parse_into, the reason stands in the innermost error.
+    details = next((detail for detail in reversed(error.errors) if detail.get("line")), None)
+    if details is None:
+        return source.wrong("syntax error", None)
+    highlight = str(details["highlight"])
+    place = (int(details["line"]), max(1, int(details["col"]) - len(highlight) + 1))
+    return source.wrong(f'syntax error at or near "{highlight}"', place)
