@@ -26,11 +26,14 @@ from .changetables.errors import Error, InterfaceError
 from .config import CACHE_ROWS
 from .reads import NO_KEY, Reads, Snapshot, ViewReads
 from .rows import Result, Row, Token
+from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
 from .transaction import Transaction
 from .view import VerifyReport, View, ViewStatus
 
 if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
+    from .changetables.sql import Parameters, ParameterValues
+    from .changetables.statements import Statement
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,6 +113,9 @@ class AsyncTransaction(AsyncReads):
 
     async def delete(self, table: str, key: object = NO_KEY, /, **columns: object) -> bool:
         return self._reads.delete(table, key, **columns)
+
+    async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
+        return run_in(self._reads, text, params)
 
     async def commit(self) -> Token:
         return await self._reads.commit_async()
@@ -233,6 +239,30 @@ class AsyncDatabase:
                     raise
             await asyncio.sleep(backoff_ms / 1000)
         raise AssertionError("backoffs never end")
+
+    async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
+        """As `Database.sql`: what changes tables and views runs in a thread, everything else on the loop."""
+        statements, parameters = prepared(text, params)
+        result: Result = Written(0)
+        for group in groups(statements):
+            result = await self._run_group(group, parameters)
+        return result
+
+    async def _run_group(self, group: Sequence[Statement], parameters: Parameters) -> Result:
+        if is_schema_change(group):
+            return await asyncio.to_thread(run_group, self._database, group, parameters)
+        if only_reads(group):
+            return run_group(self._database, group, parameters)
+        used: list[AsyncTransaction] = []
+
+        async def work(tx: AsyncTransaction) -> Result:
+            used[:] = [tx]
+            return run_rows(tx._reads, group, parameters)
+
+        result = await self.run(work)
+        if isinstance(result, Written):
+            result.watermark = used[0].token.commit_ts
+        return result
 
     def transactional(
         self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[T]]

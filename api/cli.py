@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from .changetables.errors import Error
 
 SECONDS_MIN, SECONDS_MAX = 2.0, 3600.0
 WRITERS_MAX = 64
+#: Rows of one result that `viewtide sql` prints unless told otherwise.
+ROWS_SHOWN = 1_000
 EXIT_FAILED = 1
 #: What a shell reports for a program that Ctrl-C has ended.
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -80,6 +83,32 @@ def demo(
         raise typer.Exit(EXIT_FAILED)
 
 
+SQL_HELP = (
+    "Run SQL on a database: from the terminal, from a script on the standard input, or from -c.\n\n"
+    "PATH is a directory, created if missing; without it the database is in memory and gone at the end. Statements end "
+    "with a semicolon, and each commits by itself unless it stands between BEGIN and COMMIT. In a terminal, \\? lists "
+    "the commands.\n\n"
+    "The exit code is 1 after an error; a script ends with its first one."
+)
+
+
+@app.command(help=SQL_HELP)
+def sql(
+    path: Annotated[str, typer.Argument(help="A directory, or memory:", show_default=True)] = "memory:",
+    text: Annotated[str | None, typer.Option("--command", "-c", help="Statements to run instead of the input.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each statement.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Rows of a result that are printed; 0 for all.")] = ROWS_SHOWN,
+) -> None:
+    # Imported here: --help and --version need none of it.
+    from .database import connect
+    from .shell import run_shell
+
+    with _ended_properly(), connect(path) as database:
+        fine = run_shell(database, text, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr)
+    if not fine:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def _check_new(directory: Path) -> None:
     """The demo checks every row that it finds, so it needs a database of its own."""
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
@@ -96,7 +125,7 @@ def _ended_properly() -> Iterator[None]:
     temporary directory stays behind."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(signum)
 
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Who runs under nohup means to stay when the terminal goes.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from .changetables.algebra import Relation
 from .changetables.builder import Query
@@ -35,8 +35,13 @@ from .ltm.driver import NEWEST
 from .names import nearest
 from .node import Node, open_directory, open_memory
 from .reads import Snapshot, sources, unknown_table, view_rows
+from .row_ids import ROW_ID
+from .rows import Result
 from .transaction import Transaction
 from .view import View, check_refresh
+
+if TYPE_CHECKING:
+    from .changetables.sql import ParameterValues
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -165,23 +170,35 @@ class Database:
 
         return call
 
+    def sql(self, text: str, params: ParameterValues | None = None) -> Result:
+        """Run the statements of a text; the result is that of the last one. They are one transaction, but each that
+        changes tables or views commits by itself."""
+        from .sql import run
+
+        return run(self, text, params)
+
     # -- tables
 
     def create_table(
         self,
         name: str,
         columns: Mapping[str, object],
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
         indexes: Iterable[str | Sequence[str]] = (),
     ) -> None:
-        """Create a table: columns are types (int, str, ...), SQL type names, or `vt.column(...)`."""
+        """Create a table: columns are types (int, str, ...), SQL type names, or `vt.column(...)`.
+
+        Without a key each row gets a hidden row id: rows may be equal, and only SQL can change or delete them.
+        """
         self._node.check_open()
         _check_name("table", name)
         if not isinstance(columns, Mapping) or not columns:
             raise InterfaceError("columns must be a mapping of name to type", hint='like {"id": int, "name": str}')
         made = tuple(_column(name, column_name, spec) for column_name, spec in columns.items())
+        if key is None:
+            made = (ROW_ID, *made)
         draft = Table(0, name, made, ())
-        key_positions = _positions(draft, key)
+        key_positions = (0,) if key is None else _positions(draft, key)
         made = tuple(replace(item, nullable=item.nullable and i not in key_positions) for i, item in enumerate(made))
         if isinstance(indexes, str):
             raise InterfaceError("indexes must be a list", hint=f"like indexes=[{indexes!r}]")

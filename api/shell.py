@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from .changetables.errors import Error
+from .changetables.literals import sql_name
 from .changetables.schema import Column, Table
+from .changetables.types import Type
 from .shell_output import Output, cell
 from .sql import Session, parse, tag_of
 
@@ -37,7 +40,7 @@ _KEYWORDS = """
     DISTINCT DO DROP ELSE END EXCEPT EXISTS EXPLAIN FALSE FROM FULL GROUP HAVING IN INDEX INNER INSERT INTERSECT INTO IS
     JOIN KEY LEFT LIKE LIMIT MATERIALIZED MAX MIN NOT NOTHING NULL OFFSET ON OR ORDER OUTER PRIMARY REFRESH RIGHT
     ROLLBACK SELECT SET SUM TABLE THEN TRUE TRUNCATE UNION UNIQUE UPDATE USING VALUES VIEW WHEN WHERE WITH
-""".split()
+"""
 
 
 class Shell:
@@ -154,7 +157,7 @@ class Shell:
         for name in self._database.tables():
             table = self._database._table(name)
             names += [table.columns[position].name for position in table.visible()]
-        return sorted(set(names)) + sorted(_KEYWORDS)
+        return sorted(set(names)) + sorted(_KEYWORDS.split())
 
     def complete(self, text: str, state: int) -> str | None:
         """readline's completer."""
@@ -171,7 +174,14 @@ def _complete(text: str) -> bool:
 
 def _described(column: Column) -> tuple[str, str, str, str]:
     default = cell(column.default) if column.has_default else ""
-    return column.name, str(column.type), "yes" if column.nullable else "no", default
+    return column.name, _type_name(column.type), "yes" if column.nullable else "no", default
+
+
+def _type_name(type_: Type) -> str:
+    """As CREATE TABLE takes it."""
+    if type_.precision is not None:
+        return f"numeric({type_.precision},{type_.scale or 0})"
+    return f"varchar({type_.length})" if type_.length is not None else sql_name(type_)
 
 
 def _constraints(table: Table) -> Iterator[str]:
@@ -205,7 +215,9 @@ def run_terminal(shell: Shell, output: Output) -> None:
         while not shell.quit:
             try:
                 shell.feed(input(shell.prompt))
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
+                if interrupt.args not in ((), (signal.SIGINT,)):
+                    raise  # not Ctrl-C, but an end from outside
                 output.note("")
                 shell.forget()
             except EOFError:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from .changetables.algebra import Relation
-from .changetables.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
+from .changetables.errors import InterfaceError, NotSupportedError, ProgrammingError
 from .changetables.schema import Table
 from .changetables.statements import (
     SCHEMA_STATEMENTS,
@@ -163,6 +163,10 @@ def run_group(database: Database, group: Sequence[Statement], parameters: Parame
     return result
 
 
+def is_schema_change(group: Sequence[Statement]) -> bool:
+    return isinstance(group[0], SCHEMA_STATEMENTS)
+
+
 def only_reads(group: Iterable[Statement]) -> bool:
     return all(isinstance(statement, _READS) for statement in group)
 
@@ -295,7 +299,7 @@ class Session:
             raise ProgrammingError("the transaction has failed: statements are refused until its end", hint="ROLLBACK;")
         try:
             return self._run(statement)
-        except Error:
+        except BaseException:  # Ctrl-C too: nobody knows how far the statement came
             self.failed = self._tx is not None
             raise
 
@@ -361,6 +365,7 @@ __all__ = [
     "Session",
     "Written",
     "groups",
+    "is_schema_change",
     "only_reads",
     "parse",
     "prepared",

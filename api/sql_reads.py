@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from .changetables.algebra import Filter, Relation, Scan, scans
+from .changetables.algebra import Distinct, Filter, Group, Join, Project, Relation, Scan, Semi, SetOp, Top, scans
 from .changetables.errors import DataError, InternalError, ProgrammingError
 from .changetables.expressions import Call, ColumnRef, Expression, Literal
 from .changetables.keys import prefix_stop, table_range
@@ -87,9 +87,7 @@ class ReadsReader:
         prefix = rows.codec.keys.encode_prefix(values)
         return self._pages(rows, prefix, prefix_stop(prefix))
 
-    def scan(
-        self, table: str, start: Values | None, stop: Values | None, descending: bool = False
-    ) -> Iterator[Values]:
+    def scan(self, table: str, start: Values | None, stop: Values | None, descending: bool = False) -> Iterator[Values]:
         view = self._view(table)
         if view is not None:
             return _ViewSource(self._reads, view).scan(descending)
@@ -214,9 +212,7 @@ class _NoTables:
     def find(self, table: str, columns: tuple[int, ...], values: list[Values]) -> list[list[Values]]:
         self._refuse(table)
 
-    def scan(
-        self, table: str, start: Values | None, stop: Values | None, descending: bool = False
-    ) -> Iterator[Values]:
+    def scan(self, table: str, start: Values | None, stop: Values | None, descending: bool = False) -> Iterator[Values]:
         self._refuse(table)
 
     def _refuse(self, table: str) -> NoReturn:
@@ -281,9 +277,13 @@ def _equality(scan: Scan, table: Table, name: str, value: object) -> Expression:
 
 def _replaced(relation: Relation, change: Callable[[Scan], Relation]) -> Relation:
     """The tree with every use of a table changed."""
-    if isinstance(relation, Scan):
-        return change(relation)
-    parts = {
-        name: _replaced(getattr(relation, name), change) for name in ("input", "left", "right") if hasattr(relation, name)
-    }
-    return replace(relation, **parts) if parts else relation
+    match relation:
+        case Scan():
+            return change(relation)
+        case Join() | Semi() | SetOp():
+            left, right = _replaced(relation.left, change), _replaced(relation.right, change)
+            return replace(relation, left=left, right=right)
+        case Filter() | Project() | Group() | Distinct() | Top():
+            return replace(relation, input=_replaced(relation.input, change))
+        case _:
+            return relation

@@ -1,8 +1,8 @@
 """INSERT, UPDATE and DELETE inside a transaction.
 
 Each finds out all that it will do, then does it at once (`_change`): rows that go, rows that come. So a key may move to
-where another row of the same statement stood: UPDATE t SET id = id + 1 needs no lucky order, and duplicates count at the
-end of the statement. (PostgreSQL checks row by row there and may fail on a duplicate that would have gone.)
+where another row of the same statement stood: UPDATE t SET id = id + 1 needs no lucky order, and duplicates count at
+the end of the statement. (PostgreSQL checks row by row there and may fail on a duplicate that would have gone.)
 """
 
 from __future__ import annotations

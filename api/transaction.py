@@ -14,9 +14,11 @@ from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request
 from .coordinator.transaction import Transaction as Machine
 from .ltm.tables import TableRows, Tables, ViewRows
 from .reads import NO_KEY, NO_ROWS, OwnRows, Reads, ViewReads, one_key
-from .rows import Token
+from .row_ids import row_ids_of
+from .rows import Result, Token
 
 if TYPE_CHECKING:
+    from .changetables.sql import ParameterValues
     from .node import Node
 
 
@@ -55,6 +57,8 @@ class Transaction(Reads):
         target = self._table(table)
         codec = target.codec
         made = [codec.row(item) for item in _each(rows)]
+        if codec.has_row_id:
+            made = self._with_row_ids(target, made)
         keys = [codec.key(row) for row in made]
         intents = self._request.writes.get(table)
         if intents is None and self._snapshot is None and target.versions.surely_absent(keys):
@@ -64,6 +68,11 @@ class Transaction(Reads):
         else:
             added = self._inserts(target, keys, made, intents or {})
         self._write(target, added)
+
+    def _with_row_ids(self, target: TableRows, rows: list[Values]) -> list[Values]:
+        place = target.table.key[0]
+        ids = row_ids_of(self._node).take(target, len(rows))
+        return [(*row[:place], row_id, *row[place + 1 :]) for row, row_id in zip(rows, ids, strict=True)]
 
     def _inserts(
         self, target: TableRows, keys: list[bytes], rows: list[Values], intents: Mapping[bytes, Intent]
@@ -85,6 +94,8 @@ class Transaction(Reads):
         """Insert each row, or, where its key exists, update the columns that are given."""
         target = self._table(table)
         codec = target.codec
+        if codec.has_row_id:
+            return self.insert(table, rows)
         added: dict[bytes, Intent] = {}
         for item in _each(rows):
             row = codec.row(item)
@@ -282,6 +293,12 @@ class Transaction(Reads):
 
     def _read_range(self, table_id: int, start: bytes, stop: bytes) -> None:
         self._request.ranges.append((table_id, start, stop))
+
+    def sql(self, text: str, params: ParameterValues | None = None) -> Result:
+        """Run statements that read and write rows; the result is that of the last one."""
+        from .sql import run_in
+
+        return run_in(self, text, params)
 
     # -- views with the transaction's own writes
 

@@ -12,7 +12,7 @@ and `ColumnRef.source` is 0. Nothing here says how a relation is kept or compute
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .expressions import Aggregate, ColumnRef, Expression
@@ -50,13 +50,15 @@ class Order:
 class Scan:
     """The rows of a table, or what a view shows. `positions` are those of `schema.Table.columns`, one per field.
 
-    A view is presented as a table too: its key and its multiplicity are hidden columns in front of what it shows.
+    A view is presented as a table too: what its key has and its outputs have not, and its multiplicity, are hidden
+    columns. `place` (line, column) is where the text names it; it says nothing about the rows.
     """
 
     table: str
     alias: str
     positions: tuple[int, ...]
     fields: tuple[Field, ...]
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,9 @@ class Join:
     def fields(self) -> tuple[Field, ...]:
         left, right = self.left.fields, self.right.fields
         if self.kind in ("right", "full"):
-            left = tuple(Field(field.name, field.type, True) for field in left)
+            left = tuple(Field(each.name, each.type, True) for each in left)
         if self.kind in ("left", "full"):
-            right = tuple(Field(field.name, field.type, True) for field in right)
+            right = tuple(Field(each.name, each.type, True) for each in right)
         return left + right
 
 
@@ -115,13 +117,15 @@ class Semi:
     """The rows of `left` for which some row of `right` makes the condition TRUE; with `anti`, those for which none does.
 
     The condition reads left fields, then right ones; the result has the left ones. EXISTS and IN are semi-joins, NOT
-    EXISTS is an anti-join, and x NOT IN (SELECT y ...) is the anti-join on (x = y) IS NOT FALSE.
+    EXISTS is an anti-join, and x NOT IN (SELECT y ...) is the anti-join on (x = y) IS NOT FALSE. `place` is where the
+    text asks for it.
     """
 
     left: Relation
     right: Relation
     condition: Expression | None
     anti: bool
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -238,5 +242,5 @@ def scans(relation: Relation) -> Iterator[Scan]:
 
 def column(relation: Relation, position: int) -> ColumnRef:
     """The expression that reads one column of a relation."""
-    field = relation.fields[position]
-    return ColumnRef(0, position, field.name, field.type, field.nullable)
+    read = relation.fields[position]
+    return ColumnRef(0, position, read.name, read.type, read.nullable)

@@ -19,7 +19,7 @@ from .errors import Error, ProgrammingError, UnsupportedView
 from .expressions import Aggregate, Call, ColumnRef, Expression, Literal
 from .functions import NEVER_NULL, STRICT_OPERATORS
 from .schema import Table
-from .types import BOOL, DECIMAL, INT, STR, Type
+from .types import BOOL, DECIMAL, FLOAT, INT, STR, Type
 
 #: Line and column in the text, both from 1.
 Place: TypeAlias = tuple[int, int]
@@ -391,9 +391,10 @@ def aggregate(name: str, argument: Expression, *, distinct: bool = False) -> Agg
     if name == "count":
         return Aggregate("count", coercion.settled(argument), INT, distinct)
     if argument.type == coercion.UNKNOWN:
-        if name in _NUMERIC_AGGREGATES:
+        if name in ("sum", "avg"):
             raise ProgrammingError(f"function {name}(unknown) is not unique", hint="add an explicit CAST")
-        argument = coercion.settled(argument, BOOL if name in ("bool_and", "bool_or") else STR)
+        text = {"bool_and": BOOL, "bool_or": BOOL, "min": STR, "max": STR}
+        argument = coercion.settled(argument, text.get(name, FLOAT))
     kind = argument.type.kind
     takes = _NUMERIC if name in _NUMERIC_AGGREGATES else _ORDERED if name in ("min", "max") else ("bool",)
     if kind not in takes:

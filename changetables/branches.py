@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Protocol, TypeAlias, cast
 
@@ -81,6 +81,7 @@ class Source:
     table: str
     alias: str
     anti: bool = False
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[B
     match relation:
         case Scan():
             table = _readable(stored.table(relation.table), stored)
-            return [_leaf(table, relation.alias, relation.positions, path)]
+            return [_leaf(table, relation.alias, relation.positions, path, relation.place)]
         case Values():
             return _values(relation, path)
         case Filter():
@@ -266,15 +267,21 @@ def _readable(table: Table, stored: Stored) -> Table:
     return stored.inner(Slice(scan, *table.top))
 
 
-def _leaf(table: Table, alias: str, positions: Iterable[int], path: tuple[int, ...]) -> Branch:
+def _leaf(
+    table: Table,
+    alias: str,
+    positions: Iterable[int],
+    path: tuple[int, ...],
+    place: tuple[int, int] | None = None,
+) -> Branch:
     keys = tuple(
-        KeyPart((path, place), f"{alias}.{name}" if alias else name, reference, reference.nullable)
-        for place, position in enumerate(table.key)
+        KeyPart((path, number), f"{alias}.{name}" if alias else name, reference, reference.nullable)
+        for number, position in enumerate(table.key)
         for reference in (_reference(table, position),)
         for name in (table.columns[position].name,)
     )
     columns = tuple(_reference(table, position) for position in positions)
-    return Branch((Source(table.name, alias or table.name),), (), columns, keys)
+    return Branch((Source(table.name, alias or table.name, place=place),), (), columns, keys)
 
 
 def _reference(table: Table, position: int) -> ColumnRef:
@@ -286,7 +293,7 @@ def _reference(table: Table, position: int) -> ColumnRef:
 def _values(relation: Values, path: tuple[int, ...]) -> list[Branch]:
     branches = []
     for number, row in enumerate(relation.rows):
-        columns = tuple(Literal(value, field.type) for value, field in zip(row, relation.fields, strict=True))
+        columns = tuple(Literal(value, each.type) for value, each in zip(row, relation.fields, strict=True))
         key = KeyPart((path, 0), "row", Literal(number, INT), False)
         branches.append(Branch((), (), columns, (key,)))
     return _bounded(branches)
@@ -347,7 +354,7 @@ def _swapped(condition: Expression | None, left_count: int, right_count: int) ->
 def _padded(branch: Branch, join: Join, others: Sequence[Branch], *, first: bool) -> Branch:
     """A row without partner: NULL in all columns of the other side, and in its key."""
     fields = join.right.fields if first else join.left.fields
-    nulls = tuple(Literal(None, field.type) for field in fields)
+    nulls = tuple(Literal(None, each.type) for each in fields)
     keys = [
         replace(part, expression=Literal(None, part.expression.type), nullable=True)
         for part in {part.tag: part for other in others for part in other.keys}.values()
@@ -481,7 +488,7 @@ def _with_presence(
 ) -> list[Branch]:
     if not split.pairs:
         raise UnsupportedView(
-            NO_EQUALITY, hint="compare a column of the outer query with one of the inner by =, and the rest beside it"
+            NO_EQUALITY, place=relation.place, hint="compare a column of the outer query with one of the inner by =, and the rest beside it"
         )
     if not split.mixed:
         return _found_by_keys(branches, relation.right, split.right, split.pairs, stored, anti=anti)
@@ -607,9 +614,8 @@ def _connected(branch: Branch, stored: Stored) -> Branch:
             return branch
         bridge = next((found for found in (_bridge(c, parts) for c in branch.conditions) if found), None)
         if bridge is None:
-            loose = next(source for source in branch.sources if not source.anti)
-            names = ", ".join(sorted({branch.sources[n].alias for part in parts[1:] for n in part})) or loose.alias
-            raise UnsupportedView(f"{NO_EQUALITY}: {names}", hint=f"add a condition column = column for {names}")
+            loose = branch.sources[min(parts[1])]
+            raise UnsupportedView(NO_EQUALITY, place=loose.place, hint=f"add a condition {loose.alias}.x = other.y")
         [number] = sources_of(bridge)
         branch = _with_column(branch, number, bridge, stored)
 
@@ -723,11 +729,13 @@ def _unnamed(value: object) -> object:
         return tuple(map(_unnamed, value))
     if isinstance(value, Type | Literal) or not dataclasses.is_dataclass(value):
         return value
-    changes = {field.name: _unnamed(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    changes = {each.name: _unnamed(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, Field | Output | ColumnRef):
         changes["name"] = ""
     elif isinstance(value, Scan):
-        changes["alias"] = ""
+        changes.update(alias="", place=None)
+    elif isinstance(value, Semi):
+        changes["place"] = None
     elif isinstance(value, Group):
         changes["names"] = ("",) * len(value.names)
     return replace(value, **changes)  # type: ignore[type-var]  # a dataclass, as tested above

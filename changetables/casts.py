@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -35,6 +36,8 @@ _BOOL_TEXT = {
     **dict.fromkeys(("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"), True),
     **dict.fromkeys(("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"), False),
 }
+#: Beyond it the middle between two floats is an integer, which may have few digits.
+_FLOAT_INTEGERS_TO = 2.0**53
 _INFINITIES = (float("inf"), float("-inf"))
 _ISO_DATE_CHARACTERS = len("YYYY-MM-DD")
 
@@ -48,7 +51,11 @@ def float_text(value: float) -> str:
         return "NaN"
     if value in _INFINITIES:
         return "Infinity" if value > 0 else "-Infinity"
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    shortest = Decimal(repr(value))
+    while abs(value) >= _FLOAT_INTEGERS_TO and _is_halfway(value, int(shortest)):
+        # Python trusts in the rule for halves when it is read back; PostgreSQL writes more digits.
+        shortest = Decimal(f"{value:.{len(shortest.as_tuple().digits)}e}")
+    sign, digits, exponent = shortest.as_tuple()
     text = "".join(map(str, digits)).lstrip("0").rstrip("0")
     if not text:
         return "-0" if sign else "0"
@@ -59,6 +66,12 @@ def float_text(value: float) -> str:
         return minus + format(Decimal(f"{text}e{point - len(text) + 1}"), "f")
     fraction = f".{text[1:]}" if len(text) > 1 else ""
     return f"{minus}{text[0]}{fraction}e{'-' if point < 0 else '+'}{abs(point):02d}"
+
+
+def _is_halfway(value: float, whole: int) -> bool:
+    """Whether an integer is as near to the float as to a neighbour of it."""
+    neighbours = (math.nextafter(value, 0.0), math.nextafter(value, math.copysign(math.inf, value)))
+    return any(2 * whole == int(value) + int(other) for other in neighbours if math.isfinite(other))
 
 
 def decimal_text(value: Decimal) -> str:

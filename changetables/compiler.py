@@ -455,19 +455,15 @@ class Compiler:
     def _like(self, call: Call, depth: int) -> Code:
         text, pattern = self._text(call.args[0], depth), self._text(call.args[1], depth)
         constant = self.namespace.get(pattern.text) if pattern.simple else None
-        matcher = self._matcher(call.op, constant) if isinstance(constant, str) else None
-        if matcher is not None:
+        if isinstance(constant, str):
+            lowered = constant if call.op == "like" else texts.lower(constant)
+            matcher = self.bind(texts.like_matcher(lowered), call.op)
             subject = "{0}" if call.op == "like" else self.bind(texts.lower, "lower") + "({0})"
-            return self._strict([text], BOOL, f"{matcher}({subject}) is not None".format)
+            # A pattern that ends with its escape character may raise.
+            safe = not lowered.endswith("\\")
+            return self._strict([text], BOOL, f"{matcher}({subject}) is not None".format, safe=safe)
         name = self.bind(texts.like if call.op == "like" else texts.ilike, call.op)
         return self._strict([text, pattern], BOOL, (name + "({0}, {1})").format, safe=False)
-
-    def _matcher(self, op: str, pattern: str) -> str | None:
-        """The function of a constant pattern; None for a wrong one, which must fail for each row, as in SQL."""
-        try:
-            return self.bind(texts.like_matcher(pattern if op == "like" else texts.lower(pattern)), op)
-        except DataError:
-            return None
 
 
 _SPECIAL: dict[str, Callable[[Compiler, Call, int], Code]] = {

@@ -10,6 +10,7 @@ import datetime
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import TypeVar
 
 from . import evaluate_functions as oracle
@@ -285,15 +286,13 @@ def _ilike(_: Call, value: Value, pattern: Value) -> Value:
 
 
 def _like_items(pattern: str) -> list[tuple[str, str]]:
-    """The pattern as ("%", ""), ("_", "") and ("=", character)."""
+    """The pattern as ("%", ""), ("_", ""), ("=", character), and ("\\\\", "") for a backslash that escapes nothing."""
     items, position = [], 0
     while position < len(pattern):
         character = pattern[position]
         if character == "\\":
             position += 1
-            if position == len(pattern):
-                raise DataError("LIKE pattern must not end with escape character")
-            items.append(("=", pattern[position]))
+            items.append(("=", pattern[position]) if position < len(pattern) else ("\\", ""))
         else:
             items.append((character, "") if character in "%_" else ("=", character))
         position += 1
@@ -303,15 +302,27 @@ def _like_items(pattern: str) -> list[tuple[str, str]]:
 def _matches(text: str, items: Sequence[tuple[str, str]]) -> bool:
     """Which prefixes of the pattern match which prefixes of the text, prefix by prefix."""
     reachable = {0}
+    # What was reachable before the last '%' with nothing but wildcards behind it, and how many '_' are among these.
+    before, skipped = reachable, 0
+    after_percent = False
     for kind, character in items:
+        if kind == "\\":
+            start = before if after_percent else reachable
+            if any(len(text) - position >= max(skipped if after_percent else 0, 1) for position in start):
+                raise DataError("LIKE pattern must not end with escape character")
+            return False
         if kind == "%":
+            if not after_percent:
+                before, skipped, after_percent = reachable, 0, True
             reachable = set(range(min(reachable), len(text) + 1)) if reachable else set()
-        else:
-            reachable = {
-                position + 1
-                for position in reachable
-                if position < len(text) and (kind == "_" or text[position] == character)
-            }
+            continue
+        skipped += kind == "_"
+        after_percent = after_percent and kind == "_"
+        reachable = {
+            position + 1
+            for position in reachable
+            if position < len(text) and (kind == "_" or text[position] == character)
+        }
     return len(text) in reachable
 
 
@@ -388,7 +399,7 @@ def _float_text(value: float) -> str:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0" if math.copysign(1, value) < 0 else "0"
-    shortest = Decimal(repr(value)).normalize(EXACT)
+    shortest = _shortest(value).normalize(EXACT)
     if FLOAT_TEXT_EXPONENT_MIN <= shortest.adjusted() <= FLOAT_TEXT_EXPONENT_MAX:
         return format(shortest, "f")
     sign, digits, _ = shortest.as_tuple()
@@ -396,6 +407,19 @@ def _float_text(value: float) -> str:
     exponent = shortest.adjusted()
     mantissa = f"{'-' if sign else ''}{digits[0]}{'.' if fraction else ''}{fraction}"
     return f"{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+
+
+def _shortest(value: float) -> Decimal:
+    """The fewest digits that are nearer to the value than to any other float. Python also takes those that are just
+    as near to a neighbour, and trusts in the rule for halves; PostgreSQL does not."""
+    for digits in range(17):
+        candidate = Decimal(f"{value:.{digits}e}")
+        neighbours = (math.nextafter(value, math.inf), math.nextafter(value, -math.inf))
+        distance = abs(Fraction(candidate) - Fraction(value))
+        if all(math.isinf(other) or distance < abs(Fraction(candidate) - Fraction(other)) for other in neighbours):
+            if float(candidate) == value:
+                return candidate
+    raise InternalError(f"no 17 digits for {value!r}")
 
 
 _STRICT: dict[str, Callable[..., Value]] = {

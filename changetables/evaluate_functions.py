@@ -48,7 +48,7 @@ def _at_place(value: Decimal, places: int, rounding: str) -> Decimal:
     """The multiple of 10**-places that the rounding chooses, with so many digits after the point."""
     shifted = EXACT.scaleb(value, places).to_integral_value(rounding, EXACT)
     result = EXACT.scaleb(shifted, -places)
-    return decimal_value(result if places >= 0 else EXACT.quantize(result, Decimal(1)))
+    return decimal_value(EXACT.quantize(result, Decimal((0, (1,), -max(places, 0)))))
 
 
 ceil = _whole(decimal_rounding=decimal.ROUND_CEILING, float_rounding=decimal.ROUND_CEILING)
@@ -291,10 +291,11 @@ def rpad(text: str, length: int, fill: str = " ") -> str:
 
 
 def _padding(text: str, length: int, fill: str) -> Iterator[str]:
+    if not fill:
+        return
     _limited(length)
     for index in range(length - len(text)):
-        if fill:
-            yield fill[index % len(fill)]
+        yield fill[index % len(fill)]
 
 
 def replace(text: str, old: str, new: str) -> str:
@@ -540,7 +541,7 @@ def extract(kind: str, moment: datetime.date, field: str) -> Decimal:
         "millisecond": (seconds * 1000).quantize(Decimal("0.001")),
         "microsecond": Decimal(int(seconds * 10**6)),
         "epoch": days * 86_400 + of_day,
-        "julian": julian + decimal_div(Decimal(int(of_day * 10**6)), Decimal(86_400 * 10**6)),
+        "julian": EXACT.add(julian, decimal_div(Decimal(int(of_day * 10**6)), Decimal(86_400 * 10**6))),
     }
     return values[name]
 

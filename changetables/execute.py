@@ -24,6 +24,7 @@ from .algebra import (
     Scan,
     Semi,
     SetOp,
+    Slice,
     Top,
     Values,
     WithKey,
@@ -120,8 +121,8 @@ class _Planner:
                 return self._set(relation, wanted)
             case Top():
                 return self._filtered(self._top(relation), wanted)
-            case WithKey():
-                raise InternalError("the keys of rows are the engine's own business, not a query's")
+            case WithKey() | Slice():
+                raise InternalError(f"{type(relation).__name__} is for the engine's own views, not for a query")
 
     def _filtered(self, node: Node, conditions: Conditions) -> Node:
         return FilterNode(self._coder, node, conditions) if conditions else node

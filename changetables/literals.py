@@ -185,6 +185,7 @@ def _read_moment(text: str, name: str) -> tuple[datetime.datetime, datetime.time
     if match is None:
         raise _bad(text, name, hint="write 'YYYY-MM-DD', with ' HH:MM:SS' for a time of day")
     *numbers, fraction, zone = match.groups()
+    _offset(zone or "", text)  # It must be in range even where it does not count.
     year, month, day = (int(number) for number in numbers[:6] if number is not None)
     hour, minute, second = (int(number or 0) for number in numbers[6:])
     microsecond = round(Decimal("0" + (fraction or "0")[:_FRACTION_CHARACTERS_MAX]) * 1_000_000)

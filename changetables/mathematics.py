@@ -36,6 +36,10 @@ _POWER_EXPONENT_MIN, _POWER_EXPONENT_MAX = -(2**31), 2**31 - 1
 _GUARD_DIGITS = 20
 _BASE_DIGITS = 4
 _LOG10_E = 0.434294481903252
+_LOG10_2 = 0.301029995663981
+#: The series of exp() is summed up for arguments up to this, with so many digits more than the result has.
+_EXP_SERIES_MAX = 0.01
+_SERIES_DIGITS = 8
 
 _ZERO, _ONE = Decimal(0), Decimal(1)
 _INFINITY = Decimal("Infinity")
@@ -303,8 +307,41 @@ def _exp(x: Decimal, scale: int) -> Decimal:
         if estimate > 0:
             raise _overflow()
         return _rounded(_ZERO, scale)
-    digits = scale + max(int(estimate * _LOG10_E), 0) + _GUARD_DIGITS
-    return _rounded(_context(digits).exp(x), scale)
+    return _rounded(_exp_series(x, estimate, scale), scale)
+
+
+def _exp_series(x: Decimal, estimate: float, scale: int) -> Decimal:
+    """exp(x) as PostgreSQL sums it up, with its eight digits more: a result that ends with a 5 just behind them is
+    rounded as it does. x is halved until it is small, and the sum of its powers is squared as often."""
+    halvings = 0
+    weight = int(estimate * _LOG10_E)
+    while abs(estimate) > _EXP_SERIES_MAX:
+        estimate /= 2
+        halvings += 1
+    if halvings:
+        places = _scale(x) + halvings
+        x = decimal_round(_context(max(x.adjusted(), 0) + places + _GUARD_DIGITS).divide(x, 2**halvings), places)
+    digits = max(1 + weight + scale + int(halvings * _LOG10_2), 0) + _SERIES_DIGITS
+    total, term = _WIDE.add(_ONE, x), _term(x, x, 2, digits - 1)
+    count = 2
+    while term:
+        total = _WIDE.add(total, term)
+        count += 1
+        term = _term(term, x, count, digits - 1)
+    for _ in range(halvings):
+        places = max(digits - total.adjusted() // _BASE_DIGITS * 2 * _BASE_DIGITS, 0)
+        total = decimal_round(_WIDE.multiply(total, total), places)
+    return total
+
+
+def _term(term: Decimal, x: Decimal, count: int, scale: int) -> Decimal:
+    """The next term of the series: the last one times x / count."""
+    product = decimal_round(_WIDE.multiply(term, x), scale)
+    if not product:
+        return product
+    # More digits than the quotient keeps: rounding it once is enough.
+    context = _context(max(product.adjusted(), 0) + scale + _GUARD_DIGITS)
+    return decimal_round(context.divide(product, count), scale)
 
 
 def decimal_ln(x: Decimal) -> Decimal:
@@ -428,6 +465,6 @@ def _power_exp(x: Decimal, y: Decimal) -> Decimal:
         return _rounded(_ZERO, DISPLAY_SCALE_DIGITS_MAX)
     weight = int(estimate * _LOG10_E)
     scale = _display_scale(weight, x, y)
-    # An error of ln(x) is multiplied by y, and then shifted by the weight of the result.
-    extra = scale + abs(weight) + abs(ln_weight) + max(y.adjusted(), 0)
-    return _exp(_context(extra + _GUARD_DIGITS).multiply(_ln(x, extra), y), scale)
+    local_scale = max(scale + weight - ln_weight + _SERIES_DIGITS, 0)
+    logarithm = decimal_round(_ln(x, local_scale), local_scale)
+    return _exp(decimal_round(_WIDE.multiply(logarithm, y), local_scale), scale)

@@ -145,9 +145,9 @@ class ViewPlan:
         width = len(self.kept.outputs)
         return row[:width], cast(int, row[width]) if len(row) > width else 1
 
-    def _of_rows(self, rows: Mapping[Row, int]) -> list[Contribution]:
+    def _of_rows(self, rows: Iterable[tuple[Row, int]]) -> list[Contribution]:
         groups: dict[Row, object] = {}
-        for row, times in rows.items():
+        for row, times in rows:
             key = tuple(row[place] for place in self.kept.slice_key)
             cast("list[tuple[Row, int]]", groups.setdefault(key, [])).append((row, times))
         return self._finish(groups)
@@ -497,10 +497,9 @@ class _Builder:
     def _finish_rows(self) -> Callable[[Collected], list[Contribution]]:
         encode = self.keys.encode_short
         exact = any(output.expression.type.kind in ("float", "decimal") for output in self.kept.outputs)
-        identical = _identical if exact else _equal
 
         def finish(groups: Collected) -> list[Contribution]:
-            bags = ((key, flat_bag(changes, identical)) for key, changes in groups.items())
+            bags = ((key, flat_bag(changes, exact)) for key, changes in groups.items())
             return [Contribution(encode(key), key, bag) for key, bag in bags if bag]
 
         return finish
@@ -606,15 +605,6 @@ def _may_fail(kept: Kept, shown: Expression) -> bool:
             read.type.kind == "float" or read.kind != "sum"
         )
     return not isinstance(shown, Literal)
-
-
-def _equal(old: Row, new: Row) -> bool:
-    return old == new
-
-
-def _identical(old: Row, new: Row) -> bool:
-    """-0.0 equals 0.0 and 1.0 equals 1.00, but a view shows the one that its base table shows."""
-    return old == new and repr(old) == repr(new)
 
 
 def _sources(expressions: Iterable[Expression]) -> set[int]:

@@ -29,6 +29,7 @@ from .algebra import (
     Scan,
     Semi,
     SetOp,
+    Slice,
     Top,
     Values,
     WithKey,
@@ -100,8 +101,8 @@ class _Oracle:
                 return _combined(relation, self.rows(relation.left), self.rows(relation.right))
             case Top():
                 return _top(relation, self.rows(relation.input))
-            case WithKey():
-                raise InternalError("the keys of rows are the engine's own business, not a user's relation")
+            case WithKey() | Slice():
+                raise InternalError(f"{type(relation).__name__} is for the engine's own views, not for a query")
 
     def _scanned(self, scan: Scan) -> list[Row]:
         columns = self._tables[scan.table].columns

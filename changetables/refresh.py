@@ -113,10 +113,10 @@ class RefreshRows:
 
     def add(self, first: Row, second: Row) -> Row | None:
         parts = [*unflatten(first, self._width), *unflatten(second, self._width)]
-        return flatten(net([(_with_one_nan(row), multiplicity) for row, multiplicity in parts])) or None
+        return flatten(net((_with_one_nan(row), multiplicity) for row, multiplicity in parts).items()) or None
 
     def negate(self, delta: Row) -> Row:
-        return flatten({row: -multiplicity for row, multiplicity in unflatten(delta, self._width)})
+        return flatten((row, -multiplicity) for row, multiplicity in unflatten(delta, self._width))
 
     def multiplicity(self, row: Row) -> int:
         """Only one row is a result; anything else waits for another contribution."""

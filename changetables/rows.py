@@ -292,7 +292,7 @@ def _tuple_text(items: list[str]) -> str:
 
 def _row_source(columns: tuple[Column, ...]) -> str:
     """`row(mapping)`: one way for mappings that name every column, one for those that leave some to their defaults."""
-    named = [position for position, column in enumerate(columns) if not column.dropped]
+    named = [position for position, column in enumerate(columns) if not (column.dropped or column.hidden)]
     conversions = {position: _conversion(position, columns[position]) for position in named}
     complete = [f"({conversions[p]})" if p in conversions else "None" for p in range(len(columns))]
     partial = [
@@ -338,7 +338,8 @@ def _compiled(source: str, name: str, namespace: dict[str, object]) -> object:
 class RowCodec:
     """What turns a user's values into rows and keys of one table.
 
-    `row(mapping)`: the full physical tuple; dropped columns are None, columns that are not named get their default.
+    `row(mapping)`: the full physical tuple; dropped and hidden columns are None, columns that are not named get their
+    default.
     `key(row)`: the bytes of the row's primary key, DataError if they are too long.
     """
 
@@ -349,6 +350,7 @@ class RowCodec:
         "_scalar_type",
         "_tails",
         "has_float",
+        "has_row_id",
         "key",
         "keys",
         "row",
@@ -365,6 +367,7 @@ class RowCodec:
             for position, column in enumerate(table.columns)
         )
         self.table = table
+        self.has_row_id = columns[table.key[0]].hidden
         self.keys: KeyCodec = key_codec(table.id, [(columns[position].type, False) for position in table.key])
         self.key = self.keys.row_encoder(table.key, checked=True)
         #: Rows that come back from bytes must get the one NaN again. Dropped columns count, because whole rows are
@@ -384,8 +387,9 @@ class RowCodec:
             namespace[f"D{position}"] = column.default
             namespace[f"R{position}"] = _required(where)
             namespace[f"C{position}"] = _converter(column, where)
-            quick = _compiled(_quick_source(position, column), "quick", namespace)
-            self._converters[column.name] = (position, cast(Converter, quick))
+            if not column.hidden:
+                quick = _compiled(_quick_source(position, column), "quick", namespace)
+                self._converters[column.name] = (position, cast(Converter, quick))
         self.row = cast("Callable[[Mapping[str, object]], Row]", _compiled(_row_source(columns), "row", namespace))
         self._key_values = cast(
             "Callable[[tuple[object, ...]], tuple[Value, ...]]",
@@ -407,15 +411,29 @@ class RowCodec:
 
     def key_of(self, key: object) -> bytes:
         """The key bytes of a user's key: a scalar, a tuple or list in key order, or a mapping of the key columns."""
+        if self.has_row_id:
+            raise self._no_key()
         values = (key,) if type(key) is self._scalar_type else self._key_tuple(key)
         return self.keys.encode_checked(self._key_values(values))
 
     def prefix_of_key(self, key: object) -> bytes:
         """A bound of a scan: like `key_of`, for a whole key or the first values of one."""
+        if self.has_row_id:
+            raise self._no_key()
         values = self._first_key_values(key)
         converters = [self._converters[name][1] for name in self._key_names]
         return self.keys.encode_prefix(
             tuple(convert(value) for convert, value in zip(converters, values, strict=False))
+        )
+
+    def converter(self, name: str) -> Converter:
+        """What turns a user's value of one column into the engine's form."""
+        return self._converters[name][1]
+
+    def _no_key(self) -> ProgrammingError:
+        return ProgrammingError(
+            f"table {self.table.name!r} has no primary key, so no row of it can be named",
+            hint="use db.sql() with a WHERE, or give the table a key",
         )
 
     def pad(self, row: Row) -> Row:

@@ -158,11 +158,11 @@ def rpad(text: str, length: int, fill: str = " ") -> str:
 
 
 def _padding(text: str, length: int, fill: str) -> str:
-    if length > RESULT_CHARACTERS_MAX:
-        too_long()
     missing = length - len(text)
     if missing <= 0 or not fill:
         return ""
+    if length > RESULT_CHARACTERS_MAX:
+        too_long()
     return (fill * (missing // len(fill) + 1))[:missing]
 
 
@@ -206,32 +206,63 @@ def chr_of(code: int) -> str:
 
 @lru_cache(maxsize=LIKE_PATTERNS_MAX)
 def like_matcher(pattern: str) -> Callable[[str], object]:
-    """A function that says whether a text matches a LIKE pattern.
+    """A function that gives None for a text that does not match a LIKE pattern, and something else for one that does.
 
     Between two '%' the leftmost match of a segment is always good enough, so each one is an atomic group: matching
     is linear in the text for each segment, whatever the pattern.
     """
-    segments = _like_segments(pattern)
+    segments, complete = _like_segments(pattern)
+    if not complete:
+        return _incomplete(segments)
     if len(segments) == 1:
-        return re.compile(segments[0], re.DOTALL).fullmatch
-    middle = "".join(f"(?>.*?{segment})" for segment in segments[1:-1])
-    return re.compile(f"{segments[0]}{middle}.*{segments[-1]}", re.DOTALL).fullmatch
+        return re.compile(_regex(segments[0]), re.DOTALL).fullmatch
+    return re.compile(f"{_shortest(segments[:-1])}.*{_regex(segments[-1])}", re.DOTALL).fullmatch
 
 
-def _like_segments(pattern: str) -> list[str]:
-    segments, characters = [""], iter(pattern)
+def _like_segments(pattern: str) -> tuple[list[list[str]], bool]:
+    """The parts between two '%', each a list of characters with an empty one for '_'. Not complete: a backslash at
+    the end has nothing to escape."""
+    segments: list[list[str]] = [[]]
+    characters = iter(pattern)
     for character in characters:
         if character == "%":
-            segments.append("")
+            segments.append([])
             continue
         if character == "\\":
             escaped = next(characters, None)
             if escaped is None:
-                raise DataError("LIKE pattern must not end with escape character", hint="write a backslash twice")
-            segments[-1] += re.escape(escaped)
+                return segments, False
+            segments[-1].append(escaped)
         else:
-            segments[-1] += "." if character == "_" else re.escape(character)
-    return segments
+            segments[-1].append("" if character == "_" else character)
+    return segments, True
+
+
+def _regex(segment: list[str]) -> str:
+    return "".join(re.escape(character) if character else "." for character in segment)
+
+
+def _shortest(segments: list[list[str]]) -> str:
+    """The shortest beginning of a text that matches the segments with anything between them."""
+    return _regex(segments[0]) + "".join(f"(?>.*?{_regex(segment)})" for segment in segments[1:])
+
+
+def _incomplete(segments: list[list[str]]) -> Callable[[str], object]:
+    """PostgreSQL refuses a pattern that ends with its escape character only when a text gets that far: when something
+    is left of the text after the rest of the pattern. Behind a '%' it first skips what '_' stands for."""
+    skipped = 0
+    if len(segments) > 1 and not any(segments[-1]):
+        while len(segments) > 1 and not any(segments[-1]):
+            skipped += len(segments.pop())
+    beginning = re.compile(_shortest(segments), re.DOTALL).match
+    needed = max(skipped, 1)
+
+    def refuse(text: str) -> None:
+        match = beginning(text)
+        if match is not None and len(text) - match.end() >= needed:
+            raise DataError("LIKE pattern must not end with escape character", hint="write a backslash twice")
+
+    return refuse
 
 
 def like(text: str, pattern: str) -> bool:

@@ -17,6 +17,7 @@ from typing import TypeAlias, cast
 from ..changetables.change_table import Change
 from ..changetables.errors import IntegrityError, TransactionConflict
 from ..changetables.plan import FIRST, LAST, STATES, Answers, Contribution, LookUp, State
+from ..changetables.schema import Unique
 from ..changetables.types import Row, Value
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.tables import TableRows, Tables, ViewRows
@@ -58,21 +59,36 @@ class Request:
         return whole
 
 
-_Propagation: TypeAlias = Generator[list[LookUp], Answers, list[Contribution]]
-_Asking: TypeAlias = Generator[list[LookUp], Answers, None]
+#: Yields look-ups, is sent their answers; a propagation returns contributions.
+_Asking: TypeAlias = Generator[list[LookUp], Answers, list[Contribution]] | Generator[list[LookUp], Answers, None]
 _NOTHING: Row = ()
 
 
 class Transaction:
     """One attempt at one transaction, or at several that do not touch each other."""
 
-    __slots__ = ("_changes", "_propagation", "_tables", "contributions", "request", "shown", "wanted", "writes")
+    __slots__ = (
+        "_affected",
+        "_changes",
+        "_read",
+        "_running",
+        "_tables",
+        "contributions",
+        "request",
+        "shown",
+        "wanted",
+        "writes",
+    )
 
     def __init__(self, request: Request, tables: Tables) -> None:
         self.request = request
         self._tables = tables
         self._changes: dict[str, list[Change]] = {}
-        self._propagation: _Asking | None = None
+        #: The views that still have to be propagated to, by id.
+        self._affected: dict[int, ViewRows] = {}
+        self._running: list[tuple[ViewRows | None, _Asking, int]] = []
+        #: The views of this level that others read, and their contributions.
+        self._read: list[tuple[ViewRows, list[Contribution]]] = []
         self.wanted: list[LookUp] = []
         self.writes: list[tuple[int, list[Write]]] = []
         self.contributions: list[tuple[int, list[Contribution]]] = []
@@ -81,7 +97,7 @@ class Transaction:
 
     def old_rows(self, old: Mapping[str, list[Row | None]]) -> None:
         """The answer of the first phase: by table, one old row per written key, in the order of the writes."""
-        affected: dict[int, ViewRows] = {}
+        affected = self._affected
         for name, intents in self.request.writes.items():
             table = self._tables.by_name[name]
             change = self._resolve(table, intents, old[name])
@@ -89,53 +105,52 @@ class Transaction:
                 self._changes[name] = change
                 for view in table.views:
                     affected[view.view.id] = view
+            if table.table.uniques:
+                self._advance(None, self._unique(table), None)
         if affected:
-            self._propagation = self._propagate(affected)
-            self._resume(None)
+            self._run_levels()
 
     def looked_up(self, answers: Answers) -> None:
         """The answers to `wanted`, in order; more may be wanted afterwards."""
-        self._resume(answers)
+        running, self._running, self.wanted = self._running, [], []
+        taken = 0
+        for view, asking, count in running:
+            self._advance(view, asking, answers[taken : taken + count])
+            taken += count
+        if not self._running:
+            self._run_levels()
 
-    def _resume(self, answers: Answers | None) -> None:
-        assert self._propagation is not None, "nothing was asked for"
+    def _run_levels(self) -> None:
+        """Go on until something is wanted. A view comes after all that it reads; those of one level ask together."""
+        while not self._running:
+            if self._read:
+                read, self._read = self._read, []
+                self._advance(None, self._show(read), None)
+            elif self._affected:
+                views = self._affected.values()
+                level = min([view.level for view in views])
+                now = [view for view in views if view.level == level]
+                for view in now:
+                    del self._affected[view.view.id]
+                    self._advance(view, view.plan.propagate(self._changes), None)
+            else:
+                return
+
+    def _advance(self, view: ViewRows | None, asking: _Asking, answers: Answers | None) -> None:
+        """Let a propagation go on; `view` None: it finds out what views show."""
         try:
-            self.wanted = self._propagation.send(answers)  # type: ignore[arg-type]  # None starts it
-        except StopIteration:
-            self.wanted = []
+            wanted = next(asking) if answers is None else asking.send(answers)
+        except StopIteration as finished:
+            if view is not None:
+                if finished.value:
+                    self.contributions.append((view.view.id, finished.value))
+                if view.is_read:
+                    self._read.append((view, finished.value))
+            return
+        self._running.append((view, asking, len(wanted)))
+        self.wanted += wanted
 
-    def _propagate(self, affected: dict[int, ViewRows]) -> _Asking:
-        """Level by level: a view comes after all that it reads."""
-        while affected:
-            level = min(view.level for view in affected.values())
-            now = [view for view in affected.values() if view.level == level]
-            affected = {number: view for number, view in affected.items() if view.level != level}
-            refreshed = yield from self._together(now)
-            self.contributions += [(view.view.id, found) for view, found in refreshed if found]
-            read = [(view, found) for view, found in refreshed if view.is_read]
-            if read:
-                yield from self._show(read)
-                for view, _ in read:
-                    if self.shown.get(view.view.name):
-                        affected.update((reader.view.id, reader) for reader in view.views)
-
-    def _together(
-        self, views: list[ViewRows]
-    ) -> Generator[list[LookUp], Answers, list[tuple[ViewRows, list[Contribution]]]]:
-        """Propagate to several views side by side, so that all look-ups that can go out together do."""
-        finished: list[tuple[ViewRows, list[Contribution]]] = []
-        running: list[tuple[ViewRows, _Propagation, list[LookUp]]] = []
-        for view in views:
-            _advance(view, view.plan.propagate(self._changes), None, running, finished)
-        while running:
-            answers = yield [look_up for _, _, wanted in running for look_up in wanted]
-            waiting, running, taken = running, [], 0
-            for view, propagation, wanted in waiting:
-                _advance(view, propagation, answers[taken : taken + len(wanted)], running, finished)
-                taken += len(wanted)
-        return finished
-
-    def _show(self, views: list[tuple[ViewRows, list[Contribution]]]) -> _Asking:
+    def _show(self, views: list[tuple[ViewRows, list[Contribution]]]) -> Generator[list[LookUp], Answers, None]:
         """Find out what views show before and after: that is what the views above them are told."""
         touched = [_touched(view, found, self.shown) for view, found in views]
         states = yield [
@@ -158,6 +173,7 @@ class Transaction:
             if writes:
                 self.shown[view.view.name] = writes
                 self._changes[view.view.name] = _change_table(writes)
+                self._affected.update((reader.view.id, reader) for reader in view.views)
 
     def own_rows(self) -> dict[str, dict[bytes, Row | None]]:
         """The transaction's own new rows, and what views show because of them: look-ups of the new state see them."""
@@ -192,9 +208,35 @@ class Transaction:
             if row is not None:
                 change.append((row, 1))
             writes.append((key, before, row))
+            if table.check is not None and row is not None:
+                table.check(row)
         if writes:
             self.writes.append((table.table.id, writes))
         return change
+
+    def _unique(self, table: TableRows) -> Generator[list[LookUp], Answers, None]:
+        """No two rows may be equal in the columns of a UNIQUE constraint, after the whole transaction."""
+        written = next((writes for table_id, writes in self.writes if table_id == table.table.id), [])
+        asked: list[tuple[Unique, LookUp]] = []
+        for unique in table.table.uniques:
+            entries = table.index_on(unique.columns)
+            assert entries is not None, "a UNIQUE constraint comes with its index"
+            new = [row for _, old, row in written if row is not None and _differs(old, row, unique.columns)]
+            prefixes = list(dict.fromkeys(entries.codec.prefix_of(row) for row in new))
+            if prefixes:
+                asked.append((unique, LookUp(table.table.name, entries.index.id, prefixes, State.NEW)))
+        if not asked:
+            return
+        answers = yield [look_up for _, look_up in asked]
+        for (unique, _), found in zip(asked, answers, strict=True):
+            for rows in cast("Sequence[list[Row]]", found):
+                if len(rows) > 1:
+                    names = ", ".join(table.table.columns[place].name for place in unique.columns)
+                    values = ", ".join(repr(rows[0][place]) for place in unique.columns)
+                    raise IntegrityError(
+                        f"two rows of table {table.table.name!r} would have ({names}) = ({values})",
+                        hint=f"constraint {unique.name!r} asks for different values",
+                    )
 
     def _unexpected(self, table: TableRows, key: bytes, what: str) -> Exception:
         values = table.codec.keys.decode(key)
@@ -204,19 +246,11 @@ class Transaction:
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
 
 
-def _advance(
-    view: ViewRows,
-    propagation: _Propagation,
-    answers: Answers | None,
-    running: list[tuple[ViewRows, _Propagation, list[LookUp]]],
-    finished: list[tuple[ViewRows, list[Contribution]]],
-) -> None:
-    try:
-        wanted = next(propagation) if answers is None else propagation.send(answers)
-    except StopIteration as done:
-        finished.append((view, done.value))
-        return
-    running.append((view, propagation, wanted))
+def _differs(old: Row | None, new: Row, columns: tuple[int, ...]) -> bool:
+    """Whether a row has new values in these columns; NULL is equal to nothing."""
+    if any(new[place] is None for place in columns):
+        return False
+    return old is None or any(old[place] != new[place] for place in columns)
 
 
 def _touched(

@@ -216,19 +216,13 @@ class Ltm:
 
     def look_up(self, look_ups: list[LookUp], own: OwnRows) -> Answers:
         """The newest rows for a transaction. The caller holds the lock."""
-        if all(self._is_simple(look_up) for look_up in look_ups):
-            return self.loaded(partial(self.participant.look_up, look_ups, own))
-        return [self._look_up(look_up, own) for look_up in look_ups]
-
-    def _is_simple(self, look_up: LookUp) -> bool:
-        if look_up.index is not None and look_up.index < 0:
-            return look_up.index == STATES
-        view = self.tables.views.get(look_up.table)
-        return view is None or not view.plan.extremes
+        computed = self.tables.computed
+        for table, index, _, _ in look_ups:
+            if (index is not None and index < STATES) or index == WHOLE_TABLE or table in computed:
+                return [self._look_up(look_up, own) for look_up in look_ups]
+        return self.loaded(partial(self.participant.look_up, look_ups, own))
 
     def _look_up(self, look_up: LookUp, own: OwnRows) -> Sequence[object]:
-        if self._is_simple(look_up):
-            return self.loaded(partial(self.participant.look_up, [look_up], own))[0]
         mine = own_rows(own, look_up)
         rows = self.tables.source(look_up.table)
         if look_up.index in (FIRST, LAST):
@@ -241,7 +235,9 @@ class Ltm:
         if look_up.index == TOP:
             assert isinstance(rows, ViewRows), "only a view is kept in order"
             return [self.first_rows(rows, top_count(key), NEWEST, mine) for key in look_up.keys]
-        assert isinstance(rows, ViewRows) and look_up.index is None, "a view with extremes has no index"
+        if look_up.index is not None or look_up.table not in self.tables.computed:
+            return self.loaded(partial(self.participant.look_up, [look_up], own))[0]
+        assert isinstance(rows, ViewRows), "only a view can be computed"
         states = self.loaded(partial(rows.versions.newest_rows, look_up.keys))
         return [
             mine[key] if key in mine else self.show(rows, state, NEWEST)

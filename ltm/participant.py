@@ -16,6 +16,7 @@ from .outputs import Acknowledge, CommitRecord, Outputs, Write
 from .tables import IndexEntries, TableRows, Tables, ViewRows
 
 OwnRows = Mapping[str, Mapping[bytes, Row | None]]
+NO_ROWS: Mapping[bytes, Row | None] = {}
 
 
 class Participant:
@@ -50,17 +51,17 @@ class Participant:
         """The newest rows; `own` are the transaction's new rows by table and key. Look-ups that go along the order of
         keys, and those of views that show minima or maxima, are the driver's."""
         answers: list[Sequence[object]] = []
+        by_name, indexes = self.tables.by_name, self.tables.indexes
         for look_up in look_ups:
-            rows = self.tables.source(look_up.table)
-            if look_up.index == STATES:
-                answers.append(rows.versions.newest_rows(look_up.keys))
-                continue
-            mine = own_rows(own, look_up)
-            if look_up.index is None:
-                answers.append(_by_key(rows, look_up.keys, mine))
+            name, index, keys, state = look_up
+            rows = by_name.get(name) or self.tables.views[name]
+            mine = NO_ROWS if state == State.OLD else own_rows(own, look_up)
+            if index is None:
+                answers.append(_by_key(rows, keys, mine))
+            elif index == STATES:
+                answers.append(rows.versions.newest_rows(keys))
             else:
-                entries = self.tables.indexes[look_up.index][1]
-                answers.append(_by_prefixes(rows, entries, look_up.keys, mine))
+                answers.append(_by_prefixes(rows, indexes[index][1], keys, mine))
         return answers
 
     # -- the commit
@@ -115,7 +116,7 @@ def own_rows(own: OwnRows, look_up: LookUp) -> Mapping[bytes, Row | None]:
 
 def _by_key(rows: TableRows | ViewRows, keys: list[bytes], mine: Mapping[bytes, Row | None]) -> list[Row | None]:
     if not mine:
-        return _newest(rows, keys)
+        return rows.versions.newest_rows(keys) if type(rows) is TableRows else _newest(rows, keys)
     theirs = iter(_newest(rows, [key for key in keys if key not in mine]))
     return [mine[key] if key in mine else next(theirs) for key in keys]
 

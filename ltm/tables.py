@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
+from ..changetables.constraints import row_check
 from ..changetables.errors import InternalError
 from ..changetables.keys import IndexCodec, index_codec
 from ..changetables.plan import ViewPlan, compile_view
@@ -66,6 +67,8 @@ class TableRows:
     codec: RowCodec
     versions: RowVersions
     indexes: tuple[IndexEntries, ...]
+    #: Raises IntegrityError for a row that breaks a CHECK; None if there is none.
+    check: Callable[[Row], None] | None = None
     views: list[ViewRows] = field(default_factory=list)
     #: As in ViewRows.
     header: object = None
@@ -83,6 +86,8 @@ class Tables:
         self.by_id: dict[int, TableRows] = {}
         self.views: dict[str, ViewRows] = {}
         self.views_by_id: dict[int, ViewRows] = {}
+        #: The views whose rows show minima and maxima.
+        self.computed: set[str] = set()
         self.versions: dict[int, TableVersions] = {}  # type: ignore[type-arg]  # rows and index entries alike
         self.indexes: dict[int, tuple[TableRows | ViewRows, IndexEntries]] = {}
         for table in catalog.tables.values():
@@ -110,14 +115,14 @@ class Tables:
     def _add_table(self, table: Table, horizon: Horizon, before: Tables | None) -> None:
         known = before.by_id.get(table.id) if before else None
         if known is not None and known.table == table:
-            rows = TableRows(known.table, known.codec, known.versions, known.indexes)
+            rows = TableRows(known.table, known.codec, known.versions, known.indexes, known.check)
         else:
             codec = row_codec(table)
             decode = _decoder(codec, len(table.columns))
             versions = known.versions if known else RowVersions(table.id, horizon, make_pack(), decode)
             versions.decode = decode
             entries = tuple(_index_entries(table, index, horizon, before) for index in table.indexes)
-            rows = TableRows(table, codec, versions, entries)
+            rows = TableRows(table, codec, versions, entries, row_check(table))
         self.by_name[table.name] = self.by_id[table.id] = rows
         self.versions[table.id] = rows.versions
         for entries_of_index in rows.indexes:
@@ -152,6 +157,7 @@ class Tables:
             self.source(name).views.append(rows)
         for extreme in plan.extremes:
             # What its groups show changes with the values, even where no sum changes.
+            self.computed.add(view.name)
             values = self.views[extreme.table]
             rows.values.append(values)
             if not any(reader is rows for reader in values.views):

@@ -16,7 +16,7 @@ shows rows several times. An update whose key stays is (old, -1), (new, +1) unde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from ..compiler import Code, Compiler, Lines
@@ -42,18 +42,22 @@ def emit_project(
         lines.add("s.append(v)")
 
 
-def flat_bag(changes: Sequence[tuple[Row, int]], identical: Callable[[Row, Row], bool]) -> FlatBag:
-    """The changes of one key as a flat bag, () if they cancel out; rows that go stand before rows that come."""
+def flat_bag(changes: Sequence[tuple[Row, int]], exact: bool) -> FlatBag:
+    """The changes of one key as a flat bag, () if they cancel out; rows that go stand before rows that come.
+
+    `exact`: -0.0 equals 0.0 and 1.0 equals 1.00, but a view shows the one that its base table shows.
+    """
     if len(changes) == 1:
         row, multiplicity = changes[0]
         return (multiplicity, *row) if multiplicity else ()
     if len(changes) == 2 and changes[0][1] == -1 and changes[1][1] == 1:
         old, new = changes[0][0], changes[1][0]
-        return () if identical(old, new) else (-1, *old, 1, *new)
-    return flatten(net(changes))
+        same = old == new and (not exact or repr(old) == repr(new))
+        return () if same else (-1, *old, 1, *new)
+    return flatten(net_exactly(changes) if exact else list(net(changes).items()))
 
 
-def net(changes: Sequence[tuple[Row, int]]) -> dict[Row, int]:
+def net(changes: Iterable[tuple[Row, int]]) -> dict[Row, int]:
     """The sum of multiplicities per row, without zeros."""
     total: dict[Row, int] = {}
     for row, multiplicity in changes:
@@ -64,9 +68,18 @@ def net(changes: Sequence[tuple[Row, int]]) -> dict[Row, int]:
     return total
 
 
-def flatten(bag: dict[Row, int]) -> FlatBag:
+def net_exactly(changes: Iterable[tuple[Row, int]]) -> list[tuple[Row, int]]:
+    """As `net`, of rows as they are written."""
+    total: dict[tuple[Row, str], int] = {}
+    for row, multiplicity in changes:
+        written = (row, repr(row))
+        total[written] = total.get(written, 0) + multiplicity
+    return [(row, multiplicity) for (row, _), multiplicity in total.items() if multiplicity]
+
+
+def flatten(bag: Iterable[tuple[Row, int]]) -> FlatBag:
     """Rows that go first: whoever adds a flat bag row by row then never nets the new form of a row with the old one."""
-    ordered = sorted(bag.items(), key=lambda item: item[1])
+    ordered = sorted(bag, key=lambda item: item[1])
     return tuple(value for row, multiplicity in ordered for value in (multiplicity, *row))
 
 

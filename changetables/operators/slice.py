@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..types import Row
-from .project import net
+from .project import net_exactly
 
 #: How a number of rows is written as the key of a look-up: this many bytes, big-endian. None: all rows.
 TOP_KEY_BYTES = 8
@@ -27,10 +27,10 @@ def top_count(key: bytes) -> int | None:
 
 def slice_changes(
     old: Sequence[tuple[Row, int]], new: Sequence[tuple[Row, int]], limit: int | None, offset: int
-) -> dict[Row, int]:
+) -> list[tuple[Row, int]]:
     """How often each row comes into the slice (+) or leaves it (-)."""
     leaving = [(row, -times) for row, times in sliced(old, limit, offset)]
-    return net([*leaving, *sliced(new, limit, offset)])
+    return net_exactly([*leaving, *sliced(new, limit, offset)])
 
 
 def sliced(rows: Sequence[tuple[Row, int]], limit: int | None, offset: int) -> list[tuple[Row, int]]:

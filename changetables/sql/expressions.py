@@ -483,16 +483,16 @@ class Binder:
         bound = None if isinstance(argument, exp.Star) else self._operand(argument)
         condition = None
         if only_where is not None:
-            inner = replace(self, clause="FILTER", groups=None)
-            condition = inner.condition(only_where, "FILTER")
+            condition = replace(self, clause="FILTER", groups=None).condition(only_where, "FILTER")
         self.within_aggregate = False
         if bound is None and condition is None:
             return groups.add(Aggregate("count_star", None, INT))
         value: Expression = Literal(1, INT) if bound is None else bound
+        made = self.source.typed(node, lambda: aggregate(names[name], value, distinct=distinct))
         if condition is not None:
-            made = self.source.typed(node, coercion.case, [(condition, value)], coercion.unknown(None))
-            value = made if value.type != coercion.UNKNOWN or name == "count" else value
-        return groups.add(self.source.typed(node, lambda: aggregate(names[name], value, distinct=distinct)))
+            case = self.source.typed(node, coercion.case, [(condition, made.argument)], coercion.unknown(None))
+            made = replace(made, argument=case)
+        return groups.add(made)
 
     def _filter(self, node: exp.Expr) -> Expression:
         """aggregate FILTER (WHERE condition)."""

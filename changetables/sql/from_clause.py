@@ -129,13 +129,9 @@ class FromClause:
             what = "VALUES in FROM" if isinstance(node, exp.Values) else "a subquery in FROM"
             place = self.source.opening(node, QUERY_WORDS)
             raise self.source.wrong(f"{what} must have an alias", place, hint="add one, as in (SELECT ...) AS q")
-        self.source.only(node, "this", "expressions", "alias", "joins", "with_", "order", "limit", "offset")
         shown = identifier_name(alias.this)
         self.places[shown] = self.source.place(alias.this)
-        inner = node.copy()
-        for part in ("alias", "joins"):
-            inner.set(part, None)
-        relation = self.queries.query(inner, self.around).relation
+        relation = self.queries.query(node, self.around, in_from=True).relation
         return named_item(relation, shown, self.queries.column_names(alias, len(relation.fields), shown))
 
     def _refuse_item(self, node: exp.Expr) -> NoReturn:

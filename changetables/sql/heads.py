@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.postgres import Postgres
@@ -25,15 +26,14 @@ from .text import _parse as parse_nodes
 STATEMENTS_MAX = 10_000
 
 #: PostgreSQL's reserved words, which cannot be names without quotes.
-RESERVED = frozenset(
-    """
+_RESERVED = """
     ALL ANALYSE ANALYZE AND ANY ARRAY AS ASC ASYMMETRIC BOTH CASE CAST CHECK COLLATE COLUMN CONSTRAINT CREATE
     CURRENT_CATALOG CURRENT_DATE CURRENT_ROLE CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER DEFAULT DEFERRABLE DESC
     DISTINCT DO ELSE END EXCEPT FALSE FETCH FOR FOREIGN FROM GRANT GROUP HAVING IN INITIALLY INTERSECT INTO LATERAL
     LEADING LIMIT LOCALTIME LOCALTIMESTAMP NOT NULL OFFSET ON ONLY OR ORDER PLACING PRIMARY REFERENCES RETURNING SELECT
     SESSION_USER SOME SYMMETRIC TABLE THEN TO TRAILING TRUE UNION UNIQUE USER USING VARIADIC WHEN WHERE WINDOW WITH
-    """.split()
-)
+"""
+RESERVED = frozenset(_RESERVED.split())
 _STRINGS = frozenset({TokenType.STRING, TokenType.HEREDOC_STRING})
 #: Tokens whose text is a value, never a word.
 _NO_WORDS = _STRINGS | {
@@ -54,7 +54,7 @@ _OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}")
 class _Tokenizer(Postgres.Tokenizer):
     """Reads the rest of EXPLAIN, REFRESH and the like as tokens too, not as one string up to the next semicolon."""
 
-    COMMANDS: set[TokenType] = set()  # noqa: RUF012  # sqlglot's own form
+    COMMANDS: ClassVar[set[TokenType]] = set()
 
 
 class ScriptText(SqlText):
@@ -221,7 +221,7 @@ class Words:
     def is_text(self) -> bool:
         return not self.ended and self._words[self._at].token.token_type in _STRINGS
 
-    def type(self) -> Type:
+    def data_type(self) -> Type:
         """A type as CREATE TABLE names it."""
         place, first, begin = self.place, self.peek(), self._at
         if first in RESERVED or not first.isidentifier():

@@ -48,7 +48,7 @@ from .expressions import (
 from .parameters import Parameters, ParameterValues
 from .select import SelectQuery
 from .text import SqlText, bare, identifier_name, ordinal_of, parse_statement
-from .values import constant, constant_rows, in_types
+from .values import constant, constant_rows, in_types, union_of
 
 #: Tables, subqueries and lists of values of one query, with those of its CTEs once for each use.
 RELATIONS_MAX = 200
@@ -205,18 +205,23 @@ class Queries:
     is_view: bool = False
     relations: int = 0
 
-    def query(self, node: exp.Expr, around: Around, *, root: bool = False, settle: bool = True) -> Bound:
+    def query(
+        self, node: exp.Expr, around: Around, *, root: bool = False, settle: bool = True, in_from: bool = False
+    ) -> Bound:
         """A SELECT, VALUES, set operation, or one of them in parentheses. Without `settle`, literals of its select
-        list may stay of unknown type, for the set operation around it to decide."""
+        list may stay of unknown type, for the set operation around it to decide. In FROM it has an alias, and maybe
+        joins behind it, which the caller reads."""
         around = self._with(node, around)
+        extra = ("alias", "joins") if in_from else ()
         if isinstance(node, exp.Subquery):
-            self.source.only(node, "this", "with_", *_MODIFIERS)
+            self.source.only(node, "this", "with_", *_MODIFIERS, *extra)
             bare_query = not any(node.args.get(part) for part in _MODIFIERS)
             inner = self.query(node.this, around, root=root and bare_query, settle=settle or not bare_query)
             bound = inner if bare_query else self._modified(node, inner, around, root=root)
         elif type(node) in _KINDS:
             bound = self._modified(node, self._set_operation(node, around), around, root=root)
         elif isinstance(node, exp.Values):
+            self.source.only(node, "expressions", "with_", *_MODIFIERS, *extra)
             bound = self._modified(node, self._values(node, around), around, root=root)
         elif type(node) is exp.Select:
             bound = SelectQuery(self, node, around).bound(root=root, settle=settle)
@@ -280,15 +285,15 @@ class Queries:
     # --- VALUES ---
 
     def _values(self, node: exp.Expr, around: Around) -> Bound:
-        self.source.only(node, "expressions", "alias", "with_", *_MODIFIERS)
         place = self.source.opening(node, ("VALUES",))
-        self.count(1, place)
         binder = self.binder(Scope(outer=around.scope), "VALUES")
         rows = [[binder.bind(item) for item in row_items(row)] for row in node.expressions]
         if len({len(row) for row in rows}) != 1:
             raise self.source.wrong("VALUES lists must all be the same length", place)
         columns = [self._values_column(node, [row[index] for row in rows]) for index in range(len(rows[0]))]
-        return Bound(constant_rows(columns), (place,) * len(columns))
+        parts = constant_rows(columns)
+        self.count(len(parts), place)
+        return Bound(union_of(parts), (place,) * len(columns))
 
     def _values_column(self, node: exp.Expr, expressions: Sequence[Expression]) -> list[Expression]:
         _, common = self.source.typed(node, coercion.matching, "VALUES", expressions)

@@ -57,9 +57,13 @@ class SelectQuery:
         self._group_by(item.scope, groups, items)
         having = self._having(item.scope, groups)
         # An order that does not matter is checked, but no aggregate is kept for it.
-        for_order = groups if ordered else replace(groups, aggregates=list(groups.aggregates))
+        for_order = groups
+        if not ordered:
+            keys = None if groups.keys is None else list(groups.keys)
+            for_order = replace(groups, keys=keys, aggregates=list(groups.aggregates))
         sorting = self._sorting(item.scope, for_order, items)
         if groups.keys is not None or for_order.aggregates:
+            sorting = [self._sorted_groups(for_order, item) for item in sorting]
             relation, items, sorting = self._grouped(relation, groups, items, having, sorting)
         sorting = self._sorted_outputs(items, sorting)
         return Bound(self._shown(relation, items, sorting if ordered else [], root=root), tuple(i.place for i in items))
@@ -163,15 +167,16 @@ class SelectQuery:
         over = [groups.over(item.expression, item.place) for item in items]
         node = self.node.args.get("having")
         conditions = [groups.over(condition, self.source.place(node)) for condition in having]
-        place = self.source.place(self.node.args.get("order"))
-        orders = [item.expression and groups.over(item.expression, place) for item in sorting]
         relation = filtered(groups.group(relation), [groups.finished(condition) for condition in conditions])
         made = [replace(item, expression=groups.finished(made)) for item, made in zip(items, over, strict=True)]
-        sorted_by = [
-            replace(item, expression=order and groups.finished(order))
-            for item, order in zip(sorting, orders, strict=True)
-        ]
+        sorted_by = [replace(item, expression=item.expression and groups.finished(item.expression)) for item in sorting]
         return relation, made, sorted_by
+
+    def _sorted_groups(self, groups: Groups, item: Sorting) -> Sorting:
+        if item.expression is None:
+            return item
+        place = self.source.place(self.node.args.get("order"))
+        return replace(item, expression=groups.over(item.expression, place))
 
     # --- ORDER BY, DISTINCT, LIMIT ---
 

@@ -11,7 +11,6 @@ from typing import cast
 
 from sqlglot import exp
 
-from ..errors import Error, ProgrammingError
 from ..statements import (
     AddColumn,
     AlterTable,
@@ -49,7 +48,6 @@ from ..statements import (
     Update,
 )
 from .heads import StatementText, Words, split
-from .text import SqlText
 
 #: Columns of one table, as in PostgreSQL.
 COLUMNS_MAX = 1_600
@@ -274,7 +272,7 @@ def _check(words: Words) -> Fragment:
 
 def _column_definition(words: Words, draft: _TableDraft) -> None:
     name = words.name()
-    type_ = words.type()
+    type_ = words.data_type()
     not_null: bool | None = None
     default: Fragment | None = None
     while not words.ended and words.peek() not in (",", ")"):

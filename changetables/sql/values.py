@@ -35,7 +35,7 @@ def constant(expression: Expression) -> Expression:
     return Literal(value, target) if expression.args[0].type.kind == target.kind else expression
 
 
-def constant_rows(columns: Sequence[Sequence[Expression]]) -> Relation:
+def constant_rows(columns: Sequence[Sequence[Expression]]) -> list[Relation]:
     """The rows of VALUES: as they are where they are literals; a row with an expression is a SELECT without FROM."""
     names = [f"column{index + 1}" for index in range(len(columns))]
     rows = list(zip(*columns, strict=True))
@@ -51,14 +51,15 @@ def constant_rows(columns: Sequence[Sequence[Expression]]) -> Relation:
     for row, values in zip(rows, literal_rows, strict=True):
         if len(values) != len(columns):
             parts.append(project(ONE_ROW, zip(names, row, strict=True)))
-    return _balanced_union(parts)
+    return parts
 
 
-def _balanced_union(parts: Sequence[Relation]) -> Relation:
+def union_of(parts: Sequence[Relation]) -> Relation:
+    """All rows of all parts, as a shallow tree."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
-    return SetOp("union", True, _balanced_union(parts[:middle]), _balanced_union(parts[middle:]))
+    return SetOp("union", True, union_of(parts[:middle]), union_of(parts[middle:]))
 
 
 def in_types(relation: Relation, types: Sequence[Type]) -> Relation:

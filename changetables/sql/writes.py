@@ -40,7 +40,7 @@ from ..statements import (
 from ..types import Type
 from .expressions import Binder
 from .parameters import Parameters, ParameterValues
-from .query import bind_rows, bind_scalar, bind_select, bind_view
+from .query import Rows, bind_rows, bind_scalar, bind_select, bind_view
 from .text import SqlText
 
 #: For errors about names, whose places are known already.
@@ -251,7 +251,7 @@ def _row(
 
 
 def _assigned_relation(relation: Relation, positions: tuple[int, ...], table: Table, query: Fragment) -> Relation:
-    """The query with its columns assigned. A quoted literal or NULL of its select list has no type yet, as in VALUES."""
+    """The query with its columns assigned. Quoted literals and NULL in its select list have no type yet, as in VALUES."""
     source = _source(query)
     written: list[Expression] = [column(relation, place) for place in range(len(positions))]
     below = relation
@@ -271,9 +271,7 @@ def _untyped(expression: Expression) -> Expression:
     return expression
 
 
-def _bound_conflict(
-    conflict: OnConflict, statement: Insert, table: Table, parameters: Parameters
-) -> BoundConflict:
+def _bound_conflict(conflict: OnConflict, statement: Insert, table: Table, parameters: Parameters) -> BoundConflict:
     target = None
     if conflict.target is not None:
         target = tuple(_position(table, name) for name in conflict.target)
@@ -333,9 +331,7 @@ def _assignments(
 def bound_update(statement: Update, tables: Mapping[str, Table], parameters: Parameters) -> BoundUpdate:
     table = target_table(tables, statement.table)
     alias = (statement.alias or statement.table).text
-    where = statement.where
-    source = SqlText("") if where is None else _source(where)
-    rows = bind_rows(source, table.name, alias, where and _node(where), tables, parameters)
+    rows = _matching(table, alias, statement.where, tables, parameters)
     changes = _assignments(statement.assignments, table, replace(rows.binder, clause="UPDATE"), parameters)
     outputs = [*_key_outputs(table, rows.relation)]
     outputs += [Output(table.columns[position].name, value, nullable(value)) for position, value in changes]
@@ -345,15 +341,16 @@ def bound_update(statement: Update, tables: Mapping[str, Table], parameters: Par
 def bound_delete(statement: Delete, tables: Mapping[str, Table], parameters: Parameters) -> BoundDelete:
     table = target_table(tables, statement.table)
     alias = (statement.alias or statement.table).text
-    where = statement.where
-    source = SqlText("") if where is None else _source(where)
-    rows = bind_rows(source, table.name, alias, where and _node(where), tables, parameters)
+    rows = _matching(table, alias, statement.where, tables, parameters)
     return BoundDelete(table, Project(rows.relation, tuple(_key_outputs(table, rows.relation))))
 
 
-def bound_truncate(name: Name, tables: Mapping[str, Table]) -> BoundDelete:
-    """Every row."""
-    return bound_delete(Delete(name.place, name, None, None), tables, Parameters())
+def _matching(
+    table: Table, alias: str, where: Fragment | None, tables: Mapping[str, Table], parameters: Parameters
+) -> Rows:
+    if where is None:
+        return bind_rows(SqlText(""), table.name, alias, None, tables, parameters)
+    return bind_rows(_source(where), table.name, alias, _node(where), tables, parameters)
 
 
 def _key_outputs(table: Table, relation: Relation) -> Sequence[Output]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from viewtide.changetables.evaluate import canonical, compared
 from viewtide.changetables.schema import Table
-from viewtide.changetables.types import Row, Value
+from viewtide.changetables.types import Row
 
 
 def completed(table: Table, row: Row) -> Row:
@@ -91,5 +91,3 @@ class ListReader:
     def asked(self, table: str) -> list[str]:
         """The kinds of calls for one table."""
         return [kind for kind, name in self.calls if name == table]
-
-

@@ -242,7 +242,37 @@ class Maker:
 
     def filter(self, depth: int) -> Relation:
         below = self.relation(depth - 1)
+        if isinstance(below, Scan) and self._choose.chance(2):
+            return Filter(below, self.key_condition(below))
         return Filter(below, self.condition(below))
+
+    def key_condition(self, scan: Scan) -> Expression:
+        """What a primary key or an index can serve: their columns compared with constants, in one of the usual ways."""
+        choose, table = self._choose, self._tables[scan.table]
+        served = [table.key, *(index.columns for index in table.indexes)]
+        shown = [[scan.positions.index(place) for place in places if place in scan.positions] for places in served]
+        places = choose.one([some for some in shown if some] or [[0]])
+        columns = [column(scan, place) for place in places]
+
+        def row_is() -> Expression:
+            equalities = tuple(Call("=", (item, self.literal(item.type.kind)), BOOL) for item in columns)
+            return Call("and", equalities, BOOL) if len(equalities) > 1 else equalities[0]
+
+        def between() -> Expression:
+            kind = columns[-1].type.kind
+            low, high = self.literal(kind), self.literal(kind)
+            parts = (Call(">=", (columns[-1], low), BOOL), Call("<", (columns[-1], high), BOOL))
+            equalities = tuple(Call("=", (item, self.literal(item.type.kind)), BOOL) for item in columns[:-1])
+            return Call("and", (*equalities, *parts), BOOL)
+
+        def listed() -> Expression:
+            first = columns[0]
+            return Call("in", (first, *(self.literal(first.type.kind) for _ in range(choose.number(1, 3)))), BOOL)
+
+        def any_of() -> Expression:
+            return Call("or", (row_is(), row_is()), BOOL)
+
+        return choose.one((row_is, row_is, any_of, between, listed))()
 
     def project(self, depth: int) -> Relation:
         below = self.relation(depth - 1)

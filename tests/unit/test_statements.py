@@ -380,7 +380,9 @@ def test_on_conflict_do_update() -> None:
 
 
 def test_update() -> None:
-    made = one("UPDATE ONLY t AS x SET a = a IS DISTINCT FROM b, (c, d) = ROW(1, 2), e = DEFAULT, (f) = (3) WHERE a > 1")
+    made = one(
+        "UPDATE ONLY t AS x SET a = a IS DISTINCT FROM b, (c, d) = ROW(1, 2), e = DEFAULT, (f) = (3) WHERE a > 1"
+    )
     assert isinstance(made, Update)
     assert made.alias is not None
     assert made.alias.text == "x"
@@ -546,14 +548,17 @@ def test_wrong_statements(text: str, message: str) -> None:
         parse_script(text)
 
 
+WORDS = """
+    CREATE TABLE t ( a int ) , ; INSERT INTO VALUES DEFAULT ON CONFLICT DO UPDATE SET = 1 'x' "y" WHERE DELETE FROM
+    SELECT MATERIALIZED VIEW WITH AS refresh EXPLAIN ? :n . * NOT NULL PRIMARY KEY CHECK ALTER ADD COLUMN DROP INDEX UNIQUE
+    BEGIN ROLLBACK TO
+"""
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(
-        st.sampled_from(
-            """CREATE TABLE t ( a int ) , ; INSERT INTO VALUES DEFAULT ON CONFLICT DO UPDATE SET = 1 'x' "y" WHERE DELETE
-            FROM SELECT MATERIALIZED VIEW WITH AS refresh EXPLAIN ? :n . * NOT NULL PRIMARY KEY CHECK ALTER ADD COLUMN
-            DROP INDEX UNIQUE BEGIN ROLLBACK TO""".split()
-        ),
+        st.sampled_from(WORDS.split()),
         max_size=12,
     )
 )

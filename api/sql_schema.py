@@ -1,0 +1,313 @@
+"""Statements that change tables, indexes and views. Each commits by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .changetables.errors import IntegrityError, ProgrammingError
+from .changetables.keys import table_range
+from .changetables.rows import coerce, to_api
+from .changetables.schema import Column, Index, Table, Unique
+from .changetables.statements import (
+    AddColumn,
+    AlterTable,
+    AlterView,
+    CreateIndex,
+    CreateTable,
+    CreateView,
+    DropIndex,
+    DropTable,
+    DropView,
+    Name,
+    RefreshView,
+    SchemaStatement,
+)
+from .changetables.types import Row as Values
+from .changetables.types import Value
+from .coordinator.build import Planned, build_index
+from .ltm.catalog import Catalog
+from .ltm.driver import NEWEST
+from .names import nearest
+from .reads import Reads
+from .row_ids import ROW_ID
+from .sql_writes import constants
+
+if TYPE_CHECKING:
+    from .changetables.sql.writes import BoundColumn
+    from .database import Database
+
+
+def change_schema(database: Database, statement: SchemaStatement) -> None:
+    match statement:
+        case CreateTable():
+            _create_table(database, statement)
+        case AlterTable():
+            _alter_table(database, statement)
+        case DropTable():
+            _drop_tables(database, statement)
+        case CreateIndex():
+            _create_index(database, statement)
+        case DropIndex():
+            for name in statement.names:
+                _drop_index(database, name, if_exists=statement.if_exists)
+        case CreateView():
+            _create_view(database, statement)
+        case AlterView():
+            if not (statement.if_exists and statement.name.text not in database.views()):
+                database.view(statement.name.text).set_refresh(statement.refresh)
+        case RefreshView():
+            database.view(statement.name.text).refresh()
+        case DropView():
+            _drop_views(database, statement)
+
+
+def _wrong(message: str, name: Name, hint: str = "") -> ProgrammingError:
+    return ProgrammingError(f"{message} at line {name.place[0]}, column {name.place[1]}", hint=hint)
+
+
+# --- tables ---
+
+
+def _create_table(database: Database, statement: CreateTable) -> None:
+    from .changetables.sql.writes import bound_checks, bound_column, bound_uniques
+    from .database import _check_name
+
+    name = statement.name.text
+    if statement.if_not_exists and _is_taken(database, name):
+        return
+    _check_name("table", name)
+    key = [each.text for each in statement.key or ()]
+    bound = [bound_column(column, in_key=column.name.text in key) for column in statement.columns]
+    columns = _columns(name, bound)
+    for column in columns:
+        _check_name("column", column.name)
+    if statement.key is None:
+        columns = (ROW_ID, *columns)
+    positions = {column.name: position for position, column in enumerate(columns)}
+    key_positions = tuple(positions[each] for each in key) or (0,)
+    uniques = tuple(unique for unique in bound_uniques(statement, columns) if unique.columns != key_positions)
+    checks = bound_checks(statement, columns)
+    with database._changing:
+        database._check_free(name)
+        for unique in uniques:
+            _check_index_name(database._catalog(), unique.name, statement.name)
+        first = database._catalog().next_id
+        indexes = tuple(Index(first + 1 + n, unique.columns, name=unique.name) for n, unique in enumerate(uniques))
+        table = Table(first, name, columns, key_positions, indexes, uniques, checks)
+        database._engine.change_catalog(lambda before: before.with_table(table))
+
+
+def _is_taken(database: Database, name: str) -> bool:
+    catalog = database._catalog()
+    return name in catalog.tables or name in catalog.views
+
+
+def _columns(table: str, bound: list[BoundColumn]) -> tuple[Column, ...]:
+    """The columns with the values of their defaults."""
+    values = iter(constants([each.default for each in bound if each.default is not None]))
+    return tuple(
+        each.column if each.default is None else _with_default(table, each.column, next(values)) for each in bound
+    )
+
+
+def _with_default(table: str, column: Column, value: Value) -> Column:
+    if value is None:
+        return column
+    if column.type.kind != "json":
+        value = coerce(column, value, f"{table}.{column.name}")
+    return replace(column, default=value, has_default=True)
+
+
+def _alter_table(database: Database, statement: AlterTable) -> None:
+    from .changetables.sql.writes import bound_column
+    from .database import ColumnSpec
+
+    name = statement.table.text
+    if statement.if_exists and name not in database._catalog().tables:
+        return
+    table = _table(database, statement.table)
+    action = statement.action
+    if isinstance(action, AddColumn):
+        if action.if_not_exists and table.position(action.column.name.text) is not None:
+            return
+        (column,) = _columns(name, [bound_column(action.column)])
+        default = to_api(column.type, column.default)
+        database.add_column(name, column.name, ColumnSpec(column.type, column.nullable, default))
+    elif not (action.if_exists and table.position(action.name.text) is None):
+        database.drop_column(name, action.name.text)
+
+
+def _table(database: Database, name: Name) -> Table:
+    catalog = database._catalog()
+    table = catalog.tables.get(name.text)
+    if table is None:
+        if name.text in database.views():
+            raise _wrong(f"{name.text!r} is a view", name, "use ALTER or DROP MATERIALIZED VIEW")
+        raise _wrong(f"there is no table {name.text!r}", name, nearest(name.text, catalog.tables))
+    return table
+
+
+def _drop_tables(database: Database, statement: DropTable) -> None:
+    catalog = database._catalog()
+    names = [each for each in statement.names if not (statement.if_exists and each.text not in catalog.tables)]
+    dependents: dict[str, None] = {}
+    for each in names:
+        table = _table(database, each)
+        views = catalog.readers_of(table.name)
+        if not statement.cascade:
+            database._refuse_dependents(f"drop table {table.name!r}", views, "or add CASCADE")
+        dependents.update((view.name, None) for view in views)
+    for view in dependents:
+        if view in database.views():  # not gone with another one yet
+            database.drop_view(view, cascade=True)
+    for text in dict.fromkeys(each.text for each in names):
+        database.drop_table(text)
+
+
+# --- indexes ---
+
+
+def _create_index(database: Database, statement: CreateIndex) -> None:
+    with database._changing:
+        table = _table(database, statement.table)
+        catalog = database._catalog()
+        positions = tuple(_position(table, column) for column in statement.columns)
+        if len(set(positions)) != len(positions):
+            raise _wrong("a column stands twice in an index", statement.columns[0])
+        if statement.name is not None and _index_named(catalog, statement.name.text) is not None:
+            if statement.if_not_exists:
+                return
+            raise _wrong(f"there is an index {statement.name.text!r} already", statement.name)
+        name = statement.name.text if statement.name is not None else _free_index_name(catalog, table, positions)
+        if any(index.columns == positions for index in table.indexes):
+            columns = ", ".join(column.text for column in statement.columns)
+            raise _wrong(f"table {table.name!r} has an index on {columns} already", statement.columns[0])
+        build_index(database._engine, table.name, positions, name)
+        if statement.unique:
+            _make_unique(database, table.name, Unique(name, positions))
+
+
+def _position(table: Table, name: Name) -> int:
+    position = table.position(name.text)
+    if position is None:
+        known = [table.columns[visible].name for visible in table.visible()]
+        raise _wrong(f"table {table.name!r} has no column {name.text!r}", name, nearest(name.text, known))
+    return position
+
+
+def _make_unique(database: Database, name: str, unique: Unique) -> None:
+    """The index is there; from now on its columns are unique, if they are so far."""
+    ltm = database._engine.ltm
+
+    def change(catalog: Catalog) -> Catalog:
+        # Between two transactions: no row can slip in after the look.
+        table = catalog.tables[name]
+        rows = ltm.tables.by_name[name]
+        seen: set[Values] = set()
+        for _, row in ltm.scan(rows.versions, *table_range(table.id), NEWEST):
+            values = tuple(row[position] for position in unique.columns)
+            if None not in values:
+                if values in seen:
+                    raise IntegrityError(
+                        f"cannot make index {unique.name!r} unique: {', '.join(map(repr, values))} stands twice",
+                        hint="remove the duplicates first",
+                    )
+                seen.add(values)
+        return catalog.with_table(replace(table, uniques=(*table.uniques, unique)))
+
+    try:
+        database._engine.change_catalog(change)
+    except BaseException:
+        database._engine.change_catalog(lambda catalog: _without_index(catalog, name, unique.name))
+        raise
+
+
+def _without_index(catalog: Catalog, table: str, name: str) -> Catalog:
+    owner = catalog.tables[table]
+    index = next(index for index in owner.indexes if index_name(owner, index) == name)
+    uniques = tuple(unique for unique in owner.uniques if unique.columns != index.columns)
+    if uniques != owner.uniques:
+        catalog = catalog.with_table(replace(owner, uniques=uniques))
+    return catalog.without_index(table, index)
+
+
+def _drop_index(database: Database, name: Name, *, if_exists: bool) -> None:
+    with database._changing:
+        found = _index_named(database._catalog(), name.text)
+        if found is None:
+            if if_exists:
+                return
+            known = [index_name(t, index) for t in database._catalog().tables.values() for index in t.indexes]
+            raise _wrong(f"there is no index {name.text!r}", name, nearest(name.text, known))
+        table, index = found
+        users = database._users(table.name, lambda plan: (table.name, index.columns) in plan.needed_indexes)
+        database._refuse_dependents(f"drop index {name.text!r}", users)
+        database._engine.change_catalog(lambda catalog: _without_index(catalog, table.name, name.text))
+
+
+def index_name(table: Table, index: Index) -> str:
+    """Its name, or the one that PostgreSQL would give to an index that was made without."""
+    return index.name or f"{table.name}_{'_'.join(table.columns[position].name for position in index.columns)}_idx"
+
+
+def _index_named(catalog: Catalog, name: str) -> tuple[Table, Index] | None:
+    for table in catalog.tables.values():
+        for index in table.indexes:
+            if index_name(table, index) == name:
+                return table, index
+    return None
+
+
+def _free_index_name(catalog: Catalog, table: Table, positions: tuple[int, ...]) -> str:
+    first = name = index_name(table, Index(0, positions))
+    number = 0
+    while _index_named(catalog, name) is not None:
+        number += 1
+        name = f"{first}{number}"
+    return name
+
+
+def _check_index_name(catalog: Catalog, name: str, near: Name) -> None:
+    if _index_named(catalog, name) is not None:
+        raise _wrong(f"there is an index {name!r} already", near, "name the constraint with CONSTRAINT")
+
+
+# --- views ---
+
+
+def _create_view(database: Database, statement: CreateView) -> None:
+    from .changetables.sql.writes import bound_view
+
+    name = statement.name.text
+    if statement.if_not_exists and _is_taken(database, name):
+        return
+    # For its errors only: here they tell the place in the whole text.
+    bound_view(statement.query, database._sources())
+    database.create_view(
+        name, statement.query.text, refresh=statement.refresh or "sync", layout=statement.layout or "global"
+    )
+
+
+def _drop_views(database: Database, statement: DropView) -> None:
+    known = database.views()
+    names = [each for each in statement.names if not (statement.if_exists and each.text not in known)]
+    for each in names:
+        if each.text not in known:
+            hint = "use DROP TABLE" if each.text in database.tables() else nearest(each.text, known)
+            raise _wrong(f"there is no view {each.text!r}", each, hint)
+    for text in dict.fromkeys(each.text for each in names):
+        if text in database.views():  # not gone with another one yet
+            database.drop_view(text, cascade=statement.cascade)
+
+
+def explain_view(reads: Reads, statement: CreateView, tables: Mapping[str, Table]) -> str:
+    """The plan that a view would have, as `db.explain_view` tells it."""
+    from .changetables.plan import compile_view
+    from .changetables.sql.writes import bound_view
+
+    relation = bound_view(statement.query, tables)
+    planned = Planned(reads._tables)
+    plan = compile_view(statement.name.text, 0, relation, planned)
+    return "\n".join([plan.explain(), *planned.explain()])

@@ -1,0 +1,376 @@
+"""Views against PostgreSQL 15: after every transaction of a random history, each view has the rows of its query there.
+
+This oracle shares no line with the engine. Every case that ever failed stands in `views_postgres_cases.txt`, one line
+each, and is replayed first. To look at a seed: `python -m tests.properties.test_views_postgres SEED ...`; what fails is
+shortened and printed as such a line.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import viewtide as vt
+from tests.conftest import PROFILE
+from tests.postgres import Postgres, PostgresError, postgres, running_postgres  # noqa: F401  # `postgres` is a fixture
+from tests.properties.sql_views import (
+    APPROXIMATE,
+    FLOAT,
+    KNOWN_GAPS,
+    NUM,
+    Case,
+    Table,
+    Write,
+    case,
+    for_engine,
+    for_postgres,
+    literal,
+    read_case,
+    value_of,
+)
+
+CASES = Path(__file__).parent / "views_postgres_cases.txt"
+#: Of float results that PostgreSQL rounds at every step and the engine once.
+TOLERANCE = 1e-9
+#: A view with its history counts as one.
+VIEW_HISTORIES = {"dev": 100, "full": 1_000, "soak": 10_000}[PROFILE]
+
+T = TypeVar("T")
+TextRows = list[tuple["str | None", ...]]
+
+
+class Difference(AssertionError):
+    """The engine and PostgreSQL disagree. `kind` groups what has one cause."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+class Invalid(Exception):
+    """PostgreSQL refuses the case itself: while a case is shortened, that happens."""
+
+
+@dataclasses.dataclass
+class Seen:
+    """What was really compared: a test that compares nothing must not pass."""
+
+    views: int = 0
+    rows: int = 0
+    steps: int = 0
+    failed_steps: int = 0
+    features: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    scales: list[str] = dataclasses.field(default_factory=list)
+
+
+# --- one case on both sides ---
+
+
+class Run:
+    """A case on both sides, step by step. In PostgreSQL all of it is one transaction, which is rolled back."""
+
+    def __init__(self, made: Case, server: Postgres, seen: Seen, directory: Path | None = None) -> None:
+        self.case, self.server, self.seen = made, server, seen
+        self.tables = {table.name: table for table in made.tables}
+        self.directory = directory
+        self.db = vt.connect("memory:" if directory is None else directory)
+
+    def __call__(self) -> None:
+        try:
+            self.server.executescript("BEGIN; CREATE SCHEMA sample; SET LOCAL search_path = sample")
+            self._create_tables()
+            for number, step in enumerate(self.case.steps):
+                self._create_views(number)
+                self._step(number, step)
+            self._create_views(len(self.case.steps))
+            self._verify()
+            if self.directory is not None:
+                self._reopen()
+        finally:
+            self.db.close()
+            self.server.executescript("ROLLBACK")
+        self.seen.views += len(self.case.views)
+        for view in self.case.views:
+            self.seen.features.update(view.features)
+
+    def _create_tables(self) -> None:
+        for table in self.case.tables:
+            self._postgres(table.create())
+            columns = {item.name: vt.column(item.type, nullable=item.nullable) for item in table.columns}
+            self.db.create_table(table.name, columns, key=table.key)
+
+    def _create_views(self, number: int) -> None:
+        for view in self.case.views:
+            if view.after == number or (number == len(self.case.steps) and view.after > number):
+                self._postgres(f"CREATE VIEW {view.name} AS {for_postgres(view.sql)}")
+                try:
+                    self.db.create_view(view.name, for_engine(view.sql))
+                except vt.Error as error:
+                    raise Difference(f"refused {_reason(error)}", f"{view.sql}: {error!r}") from error
+
+    def _step(self, number: int, step: Sequence[Write]) -> None:
+        views = [view for view in self.case.views if view.after <= number]
+        self.server.executescript("SAVEPOINT step")
+        self._postgres(";".join(self._dml(write) for write in step) or "SELECT 1")
+        failed: PostgresError | None = None
+        expected: dict[str, TextRows] = {}
+        try:
+            expected = self._expected()
+        except PostgresError as error:
+            failed = error
+            self.server.executescript("ROLLBACK TO step")
+        error = self._transaction(step, {} if failed else expected, inside=number % 3 == 1)
+        if failed is not None:
+            if error is None:
+                raise Difference("no error", f"step {number}: PostgreSQL says {failed}")
+            expected = self._expected()
+            self.seen.failed_steps += 1
+        elif error is not None:
+            raise Difference("error", f"step {number}: {error!r}") from error
+        self._compare(f"step {number}", expected, lambda name: self.db.view(name).rows())
+        self.seen.steps += len(views)
+
+    def _transaction(self, step: Sequence[Write], expected: dict[str, TextRows], *, inside: bool) -> vt.Error | None:
+        try:
+            with self.db.transaction() as tx:
+                for write in step:
+                    self._write(tx, write)
+                if inside:
+                    self._compare("inside the transaction", expected, lambda name: tx.view(name).rows())
+        except vt.DataError as error:
+            return error
+        except (Difference, vt.Error):
+            raise
+        except Exception as error:
+            raise Difference(f"crash {type(error).__name__}", f"{error!r}") from error
+        return None
+
+    def _write(self, tx: vt.Transaction, write: Write) -> None:
+        operation, name, what, *changes = write
+        table = self.tables[str(name)]
+        kinds = {column.name: column.kind for column in table.columns}
+        if operation == "insert":
+            names = list(kinds)
+            rows = [{key: value_of(kinds[key], text) for key, text in zip(names, row, strict=True)} for row in _texts(what)]
+            tx.insert(table.name, rows)
+            return
+        texts = dict(zip(table.key, what, strict=True))  # type: ignore[call-overload]
+        key = tuple(value_of(kinds[part], texts[part]) for part in table.key)
+        single = key if len(key) > 1 else key[0]
+        if operation == "delete":
+            tx.delete(table.name, single)
+        else:
+            assert isinstance(changes[0], dict), "an update has its changes"
+            tx.update(table.name, single, {part: value_of(kinds[part], text) for part, text in changes[0].items()})
+
+    def _dml(self, write: Write) -> str:
+        operation, name, what, *changes = write
+        if operation == "insert":
+            rows = ", ".join(f"({', '.join(map(literal, row))})" for row in _texts(what))
+            return f"INSERT INTO {name} VALUES {rows}"
+        table = self.tables[str(name)]
+        where = " AND ".join(f"{part} = {literal(text)}" for part, text in zip(table.key, what, strict=True))  # type: ignore[call-overload]
+        if operation == "delete":
+            return f"DELETE FROM {name} WHERE {where}"
+        assert isinstance(changes[0], dict), "an update has its changes"
+        return f"UPDATE {name} SET {', '.join(f'{part} = {literal(text)}' for part, text in changes[0].items())} WHERE {where}"
+
+    def _postgres(self, sql: str) -> None:
+        try:
+            self.server.executescript(sql)
+        except PostgresError as error:
+            raise Invalid(f"{sql}: {error}") from error
+
+    def _expected(self) -> dict[str, TextRows]:
+        """The rows of all views, as texts, in one question."""
+        views = [view for view in self.case.views if view.name in self.db.views()]
+        if not views:
+            return {}
+        found: dict[str, TextRows] = {view.name: [] for view in views}
+        parts = [
+            f"SELECT '{view.name}', ARRAY[{', '.join(f'{name}::text' for name in view.names)}] FROM {view.name}"
+            for view in views
+        ]
+        for name, row in self.server.query(" UNION ALL ".join(parts)):
+            found[str(name)].append(tuple(row))  # type: ignore[arg-type]
+        return found
+
+    def _compare(
+        self, where: str, expected: dict[str, TextRows], read: Callable[[str], Iterable[vt.Row]]
+    ) -> None:
+        for view in self.case.views:
+            if view.name not in expected:
+                continue
+            wanted = [tuple(map(value_of, view.kinds, row)) for row in expected[view.name]]
+            try:
+                rows = list(read(view.name))
+            except Exception as error:
+                raise Difference(f"read {type(error).__name__}", f"{view.name} {where}: {error!r}: {view.sql}") from error
+            got = [tuple(row.values()) for row in rows]
+            if rows and tuple(rows[0]) != view.names:
+                raise Difference("names", f"{view.name}: {tuple(rows[0])}, not {view.names}: {view.sql}")
+            self.seen.rows += len(got)
+            message = _different(view.kinds, got, wanted, self.seen.scales)
+            if message:
+                raise Difference("rows", f"{view.name} {where}: {message}\n{view.sql}")
+
+    def _verify(self) -> None:
+        for view in self.case.views:
+            report = self.db.view(view.name).verify()
+            if not report.ok:
+                raise Difference("verify", f"{view.name}: {report.differences}: {view.sql}")
+
+    def _reopen(self) -> None:
+        """A copy of the directory, as a crash would leave it, has the same views."""
+        assert self.directory is not None
+        copy = self.directory.with_name(self.directory.name + "-copy")
+        shutil.copytree(self.directory, copy)
+        expected = self._expected()
+        with vt.connect(copy) as reopened:
+            self._compare("after a crash", expected, lambda name: reopened.view(name).rows())
+            for view in self.case.views:
+                if not reopened.view(view.name).verify().ok:
+                    raise Difference("verify", f"{view.name} after a crash: {view.sql}")
+        shutil.rmtree(copy)
+
+
+def _texts(what: object) -> Iterable[tuple[str | None, ...]]:
+    assert isinstance(what, tuple | list)
+    return what
+
+
+def _reason(error: vt.Error) -> str:
+    return f"{type(error).__name__} {' '.join(str(error).split()[:6])}"
+
+
+def _different(kinds: Sequence[str], got: list[tuple[object, ...]], wanted: list[tuple[object, ...]], scales: list[str]) -> str:
+    """What differs between two bags; empty if nothing does. Approximate columns decide nothing but their own values."""
+    order = sorted(range(len(kinds)), key=lambda place: kinds[place] == APPROXIMATE)
+
+    def key(row: tuple[object, ...]) -> list[tuple[object, ...]]:
+        return [_sortable(kinds[place], row[place]) for place in order]
+
+    if len(got) != len(wanted):
+        return _shown(got, wanted, key)
+    for one, two in zip(sorted(got, key=key), sorted(wanted, key=key), strict=True):
+        if not all(_same(kind, first, second) for kind, first, second in zip(kinds, one, two, strict=True)):
+            return _shown(got, wanted, key)
+        for kind, first, second in zip(kinds, one, two, strict=True):
+            if kind == NUM and isinstance(first, Decimal) and isinstance(second, Decimal):
+                if first.is_finite() and first.as_tuple().exponent != second.as_tuple().exponent:
+                    scales.append(f"{first} {second}")
+    return ""
+
+
+def _shown(got: list[tuple[object, ...]], wanted: list[tuple[object, ...]], key: Callable[[tuple[object, ...]], list[tuple[object, ...]]]) -> str:
+    ours = collections.Counter(tuple(key(row)) for row in got)  # type: ignore[arg-type]
+    theirs = collections.Counter(tuple(key(row)) for row in wanted)  # type: ignore[arg-type]
+    extra, missing = ours - theirs, theirs - ours
+    plain = lambda counter: [tuple(part[-1] for part in row) for row in counter.elements()][:8]  # noqa: E731
+    return f"{len(got)} rows, {len(wanted)} expected; too many: {plain(extra)}; missing: {plain(missing)}"
+
+
+def _sortable(kind: str, value: object) -> tuple[object, ...]:
+    """A key that orders any values of one kind: NULL last, NaN before it."""
+    if value is None:
+        return (2, 0)
+    if isinstance(value, float | Decimal) and math.isnan(value):
+        return (1, 0)
+    if kind == APPROXIMATE and isinstance(value, float) and math.isfinite(value):
+        return (0, round(value, 6))
+    return (0, value)
+
+
+def _same(kind: str, one: object, two: object) -> bool:
+    if one is None or two is None:
+        return one is two
+    if isinstance(one, bool) != isinstance(two, bool):
+        return False
+    if isinstance(two, float | Decimal) and isinstance(one, float | Decimal) and (math.isnan(one) or math.isnan(two)):
+        return math.isnan(one) and math.isnan(two)
+    if kind == APPROXIMATE:
+        assert isinstance(one, float) and isinstance(two, float), f"{one!r} and {two!r} are floats"
+        return math.isclose(one, two, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    # The sum of integers is an integer here and a numeric there.
+    expected = (int, Decimal) if kind == NUM else type(two)
+    return isinstance(one, expected) and one == two
+
+
+# --- making a failing case small ---
+
+
+def shortened(made: Case, fails: Callable[[Case], bool]) -> Case:
+    """The case without views, transactions, writes and rows that the failure does not need."""
+    changed = True
+    while changed:
+        changed = False
+        for smaller in _smaller(made):
+            if fails(smaller):
+                made, changed = smaller, True
+                break
+    return made
+
+
+def _smaller(made: Case) -> Iterator[Case]:
+    for number in range(len(made.views)):
+        yield dataclasses.replace(made, views=_without(made.views, number))
+    for number in reversed(range(len(made.steps))):
+        yield dataclasses.replace(made, steps=_without(made.steps, number))
+    for number in range(len(made.tables)):
+        used = any(f"{made.tables[number].name} " in view.sql for view in made.views)
+        if not used:
+            name = made.tables[number].name
+            steps = tuple(tuple(write for write in step if write[1] != name) for step in made.steps)
+            yield dataclasses.replace(made, tables=_without(made.tables, number), steps=steps)
+    for number, view in enumerate(made.views):
+        if view.after:
+            yield dataclasses.replace(made, views=_with(made.views, number, dataclasses.replace(view, after=0)))
+    for number, step in enumerate(made.steps):
+        for place, write in enumerate(step):
+            yield dataclasses.replace(made, steps=_with(made.steps, number, _without(step, place)))
+        for place, write in enumerate(step):
+            for smaller in _smaller_writes(write):
+                yield dataclasses.replace(made, steps=_with(made.steps, number, _with(step, place, smaller)))
+
+
+def _smaller_writes(write: Write) -> Iterator[Write]:
+    operation, name, what, *changes = write
+    if operation == "insert":
+        rows = tuple(_texts(what))
+        for number in range(len(rows) if len(rows) > 1 else 0):
+            yield (operation, name, _without(rows, number))
+    elif operation == "update":
+        assert isinstance(changes[0], dict)
+        for part in changes[0] if len(changes[0]) > 1 else ():
+            yield (operation, name, what, {key: value for key, value in changes[0].items() if key != part})
+
+
+def _without(items: tuple[T, ...], number: int) -> tuple[T, ...]:
+    return items[:number] + items[number + 1 :]
+
+
+def _with(items: tuple[T, ...], number: int, item: T) -> tuple[T, ...]:
+    return (*items[:number], item, *items[number + 1 :])
+
+
+def outcome(made: Case, server: Postgres, seen: Seen | None = None, directory: Path | None = None) -> str:
+    """The kind of the difference that a case shows; empty if there is none, or if it is no case any more."""
+    try:
+        Run(made, server, seen or Seen(), directory)()
+    except Difference as difference:
+        return difference.kind
+    except Invalid:
+        return ""
+    except vt.Error as error:
+        return f"error {_reason(error)}"
+    return ""
