@@ -297,8 +297,10 @@ class AsyncDatabase:
     async def drop_index(self, table: str, columns: str | Sequence[str]) -> None:
         await asyncio.to_thread(self._database.drop_index, table, columns)
 
-    async def create_view(self, name: str, definition: str | Query, *, refresh: str = "sync") -> AsyncView:
-        view = await asyncio.to_thread(self._database.create_view, name, definition, refresh=refresh)
+    async def create_view(
+        self, name: str, definition: str | Query, *, refresh: str = "sync", layout: str = "global"
+    ) -> AsyncView:
+        view = await asyncio.to_thread(self._database.create_view, name, definition, refresh=refresh, layout=layout)
         return AsyncView(view)
 
     async def drop_view(self, name: str, *, cascade: bool = False) -> None:

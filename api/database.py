@@ -22,6 +22,7 @@ from .changetables.errors import (
     NotSupportedError,
     ProgrammingError,
 )
+from .changetables.explain import explain
 from .changetables.keys import table_range
 from .changetables.plan import ViewPlan, compile_view
 from .changetables.rows import coerce
@@ -322,7 +323,7 @@ class Database:
         relation = self._bind(definition)
         planned = Planned(self._engine.ltm.tables)
         plan = compile_view("(not created)", 0, relation, planned)
-        return "\n".join([plan.explain(), *planned.explain()])
+        return explain(plan, planned.plans(), self._engine.ltm.fan_out)
 
     def status(self) -> DatabaseStatus:
         catalog = self._catalog()

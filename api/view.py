@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .changetables.algebra import scans
 from .changetables.errors import InterfaceError, NotSupportedError
+from .changetables.explain import explain
 from .changetables.keys import table_range
 from .changetables.recompute import recompute, same_bag
 from .changetables.types import Row as Values
@@ -112,7 +113,9 @@ class View:
     def explain(self) -> str:
         """How a change of each base table reaches the view: the look-ups, and through which key or index."""
         self._node.check_open()
-        return view_rows(self.name, self._node.engine.ltm.tables).plan.explain()
+        ltm = self._node.engine.ltm
+        plans = {name: rows.plan for name, rows in ltm.tables.views.items()}
+        return explain(view_rows(self.name, ltm.tables).plan, plans, ltm.fan_out)
 
     def refresh(self) -> int:
         """Bring the view up to date; a synchronous one always is. Returns its watermark."""

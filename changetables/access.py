@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from .expressions import Call, ColumnRef, Expression
-from .rewriting import constant
+from .rewriting import ROW_ID_NAME, constant
 from .schema import Table
 from .types import BOOL, Row, Value
 
@@ -303,24 +303,26 @@ def batches(items: Iterable[Row], count: int) -> Iterator[list[Row]]:
 
 
 def described_path(path: Path, table: Table, text: Callable[[Value], str]) -> str:
-    def names(columns: Iterable[int]) -> str:
-        return ", ".join(table.columns[column].name or "row id" for column in columns)
-
     match path:
         case Nothing():
-            return "nothing: the conditions contradict each other"
+            return "nothing, the conditions contradict each other"
         case ByKey():
-            return f"{_counted(len(path.keys), 'key')} by primary key ({names(table.key)})"
+            return f"{_counted(len(path.keys), 'key')} by {described_columns(table, table.key)}"
         case ByIndex():
-            through = "primary key" if path.columns == table.key[: len(path.columns)] else "index"
-            return f"{_counted(len(path.values), 'value')} by {through} ({names(path.columns)})"
+            return f"{_counted(len(path.values), 'value')} by {described_columns(table, path.columns)}"
         case InRange():
             if path.start is None and path.stop is None:
                 return "all rows"
             width = max(len(path.start or ()), len(path.stop or ()))
             start = "" if path.start is None else f" from ({', '.join(map(text, path.start))})"
             stop = "" if path.stop is None else f" to ({', '.join(map(text, path.stop))})"
-            return f"range of primary key ({names(table.key[:width])}){start}{stop}"
+            return f"range of {described_columns(table, table.key[:width])}{start}{stop}"
+
+
+def described_columns(table: Table, columns: tuple[int, ...]) -> str:
+    """The primary key, its beginning, or an index."""
+    names = ", ".join(table.columns[column].name or ROW_ID_NAME for column in columns)
+    return f"{'primary key' if columns == table.key[: len(columns)] else 'index'} ({names})"
 
 
 def _counted(count: int, what: str) -> str:

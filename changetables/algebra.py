@@ -114,7 +114,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Semi:
-    """The rows of `left` for which some row of `right` makes the condition TRUE; with `anti`, those for which none does.
+    """The rows of `left` for which some row of `right` makes the condition TRUE; with `anti`, those where none does.
 
     The condition reads left fields, then right ones; the result has the left ones. EXISTS and IN are semi-joins, NOT
     EXISTS is an anti-join, and x NOT IN (SELECT y ...) is the anti-join on (x = y) IS NOT FALSE. `place` is where the

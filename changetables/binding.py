@@ -176,19 +176,22 @@ class FromItem:
     scope: Scope
 
 
-def scan(table: Table, alias: str) -> Scan:
+def scan(table: Table, alias: str, place: Place | None = None) -> Scan:
     positions = table.visible()
-    return Scan(table.name, alias, positions, tuple(_field(table, position) for position in positions))
+    return Scan(table.name, alias, positions, tuple(_field(table, position) for position in positions), place)
 
 
 def _field(table: Table, position: int) -> Field:
     column = table.columns[position]
-    return Field(column.name, column.type, column.nullable and position not in table.key)
+    # The key of a view can be NULL, that of a table cannot.
+    return Field(column.name, column.type, column.nullable and (table.view or position not in table.key))
 
 
-def table_item(table: Table, name: str, alias: str, column_names: Sequence[str] = ()) -> FromItem:
+def table_item(
+    table: Table, name: str, alias: str, column_names: Sequence[str] = (), place: Place | None = None
+) -> FromItem:
     """A table of FROM. `name` is that of the mapping, under which others look it up."""
-    relation = replace(scan(table, alias), table=name)
+    relation = replace(scan(table, alias, place), table=name)
     item = named_item(relation, alias, column_names)
     base = Base(0, table, relation.positions)
     return FromItem(relation, replace(item.scope, bases=(base,)))
@@ -353,7 +356,7 @@ class Groups:
     def _key(self, index: int) -> ColumnRef:
         assert self.keys is not None, "there is a key"
         key = self.keys[index]
-        name = key.name if isinstance(key, ColumnRef) else "key"
+        name = key.name if isinstance(key, ColumnRef) else f"key_{index + 1}"
         return ColumnRef(KEY_SOURCE, index, name, key.type, nullable(key))
 
     def group(self, relation: Relation) -> Group:

@@ -44,6 +44,7 @@ from .algebra import (
     Values,
     WithKey,
     column,
+    scans,
 )
 from .compiler import sources_of
 from .errors import UnsupportedView
@@ -115,8 +116,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class JoinGraph:
-    """A branch ready for planning: conditions split into equalities that look-ups can use, and filters. `constants` bind
-    columns of anti sources: (column, constant, null safe)."""
+    """A branch ready for planning: conditions split into equalities that look-ups can use, and filters. `constants`
+    bind columns of anti sources: (column, constant, null safe)."""
 
     sources: tuple[Source, ...]
     equalities: tuple[Equality, ...]
@@ -287,7 +288,8 @@ def _leaf(
 def _reference(table: Table, position: int) -> ColumnRef:
     column_ = table.columns[position]
     # The key of a base table is never NULL, whatever it was declared as; that of a view can be.
-    return ColumnRef(0, position, column_.name, column_.type, column_.nullable)
+    nullable = column_.nullable and (table.view or position not in table.key)
+    return ColumnRef(0, position, column_.name, column_.type, nullable)
 
 
 def _values(relation: Values, path: tuple[int, ...]) -> list[Branch]:
@@ -335,14 +337,18 @@ def _joined(relation: Join, stored: Stored, path: tuple[int, ...]) -> list[Branc
     inner = [_product(one, other) for one, other in itertools.product(left, right)]
     branches = _filtered(inner, conjuncts(relation.condition))
     if relation.kind in ("left", "full"):
-        unmatched = Semi(relation.left, relation.right, relation.condition, anti=True)
+        unmatched = Semi(relation.left, relation.right, relation.condition, anti=True, place=_place_of(relation.right))
         branches += [_padded(branch, relation, right, first=True) for branch in _absent(unmatched, stored, path)]
     if relation.kind in ("right", "full"):
         condition = _swapped(relation.condition, len(relation.left.fields), len(relation.right.fields))
-        unmatched = Semi(relation.right, relation.left, condition, anti=True)
+        unmatched = Semi(relation.right, relation.left, condition, anti=True, place=_place_of(relation.right))
         alone = _absent(unmatched, stored, path, side=1)
         branches += [_padded(branch, relation, left, first=False) for branch in alone]
     return _bounded(branches)
+
+
+def _place_of(relation: Relation) -> tuple[int, int] | None:
+    return next((scan.place for scan in scans(relation)), None)
 
 
 def _swapped(condition: Expression | None, left_count: int, right_count: int) -> Expression | None:
@@ -488,7 +494,9 @@ def _with_presence(
 ) -> list[Branch]:
     if not split.pairs:
         raise UnsupportedView(
-            NO_EQUALITY, place=relation.place, hint="compare a column of the outer query with one of the inner by =, and the rest beside it"
+            NO_EQUALITY,
+            place=relation.place,
+            hint="compare a column of the outer query with one of the inner by =, and the rest beside it",
         )
     if not split.mixed:
         return _found_by_keys(branches, relation.right, split.right, split.pairs, stored, anti=anti)
@@ -579,9 +587,7 @@ def join_graph(branch: Branch, stored: Stored) -> JoinGraph:
             filters.append(condition)
         elif equality not in equalities:
             equalities.append(equality)
-    return JoinGraph(
-        branch.sources, tuple(equalities), tuple(filters), branch.columns, branch.keys, tuple(constants)
-    )
+    return JoinGraph(branch.sources, tuple(equalities), tuple(filters), branch.columns, branch.keys, tuple(constants))
 
 
 def _constant(condition: Expression) -> tuple[ColumnRef, Literal, bool] | None:

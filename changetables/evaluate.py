@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_UP, Decimal
 from fractions import Fraction
 from typing import TypeVar
 
@@ -412,12 +412,13 @@ def _float_text(value: float) -> str:
 def _shortest(value: float) -> Decimal:
     """The fewest digits that are nearer to the value than to any other float. Python also takes those that are just
     as near to a neighbour, and trusts in the rule for halves; PostgreSQL does not."""
+    exact, neighbours = Decimal(value), (math.nextafter(value, math.inf), math.nextafter(value, -math.inf))
     for digits in range(17):
-        candidate = Decimal(f"{value:.{digits}e}")
-        neighbours = (math.nextafter(value, math.inf), math.nextafter(value, -math.inf))
-        distance = abs(Fraction(candidate) - Fraction(value))
-        if all(math.isinf(other) or distance < abs(Fraction(candidate) - Fraction(other)) for other in neighbours):
-            if float(candidate) == value:
+        quantum = Decimal((0, (1,), exact.adjusted() - digits))
+        candidates = [exact.quantize(quantum, rounding, EXACT) for rounding in (ROUND_HALF_EVEN, ROUND_UP, ROUND_DOWN)]
+        for candidate in sorted(candidates, key=lambda candidate: abs(Fraction(candidate) - Fraction(value))):
+            distances = [abs(Fraction(candidate) - Fraction(other)) for other in neighbours if math.isfinite(other)]
+            if abs(Fraction(candidate) - Fraction(value)) < min(distances) and float(candidate) == value:
                 return candidate
     raise InternalError(f"no 17 digits for {value!r}")
 

@@ -96,14 +96,15 @@ class _Planner:
 
     def plan(self, relation: Relation, conditions: Conditions) -> Node:
         wanted = [part for part in conditions if not (isinstance(part, Literal) and part.value is True)]
+        names = [field.name for field in relation.fields]
         if any(isinstance(part, Literal) for part in wanted):
-            return ValuesNode((), len(relation.fields))  # FALSE or NULL: no row fulfils that.
+            return ValuesNode((), names)  # FALSE or NULL: no row fulfils that.
         match relation:
             case Scan():
                 return self._table(relation, wanted)
             case Values():
                 rows = [tuple(map(canonical, row)) for row in relation.rows]
-                return self._filtered(ValuesNode(rows, len(relation.fields)), wanted)
+                return self._filtered(ValuesNode(rows, names), wanted)
             case Filter():
                 return self.plan(relation.input, conjuncts(relation.condition) + wanted)
             case Project():
@@ -149,10 +150,17 @@ class _Planner:
         return self._filtered(self._projected(self.plan(project.input, below), outputs), above)
 
     def _projected(self, node: Node, outputs: Sequence[Expression]) -> Node:
-        if isinstance(node, TableNode):
-            physical = [substituted(output, node.outputs) for output in outputs]
-            if max(map(size, physical), default=0) <= REWRITTEN_NODES_MAX:
-                return node.with_outputs(physical)
+        """A projection of a table or of another projection becomes one with it."""
+        if [output.position if isinstance(output, ColumnRef) else None for output in outputs] == [*range(node.width)]:
+            return node
+        if isinstance(node, TableNode | ProjectNode):
+            rewritten = [substituted(output, node.outputs) for output in outputs]
+            if max(map(size, rewritten), default=0) <= REWRITTEN_NODES_MAX:
+                return (
+                    node.with_outputs(rewritten)
+                    if isinstance(node, TableNode)
+                    else ProjectNode(self._coder, node.below, rewritten)
+                )
         return ProjectNode(self._coder, node, outputs)
 
     def _group(self, group: Group, conditions: Conditions) -> Node:

@@ -1,12 +1,12 @@
 """How a relation is kept: what is stored under which key, and which branches contribute to it.
 
-| kept as | for                                       | key                            | state under a key                  |
-|---------|-------------------------------------------|--------------------------------|------------------------------------|
-| rows    | selection, projection, joins, UNION ALL   | the keys of all sources        | the bag of rows, as a rule one row |
-| groups  | GROUP BY, DISTINCT, UNION                 | what is grouped by             | `_count` and sums                  |
-| set     | INTERSECT, EXCEPT, with and without ALL   | the whole row                  | how often each side has it         |
-| ordered | ORDER BY ... LIMIT                        | the order, the row, its keys   | as rows                            |
-| slice   | the first rows of an ordered view         | as there                       | as rows                            |
+| kept as | for                                     | key                          | state under a key           |
+|---------|-----------------------------------------|------------------------------|-----------------------------|
+| rows    | selection, projection, joins, UNION ALL | the keys of all sources      | the bag of rows, mostly one |
+| groups  | GROUP BY, DISTINCT, UNION               | what is grouped by           | `_count` and sums           |
+| set     | INTERSECT, EXCEPT, with and without ALL | the whole row                | how often each side has it  |
+| ordered | ORDER BY ... LIMIT                      | the order, the row, its keys | as rows                     |
+| slice   | the first rows of an ordered view       | as there                     | as rows                     |
 
 All states are sums, so contributions may come in any order. What is no sum is computed when somebody looks: HAVING and
 expressions around aggregates from the state, MIN and MAX from the ends of a hidden view that holds each (group, value)

@@ -76,7 +76,8 @@ class ViewPlan:
 
     `columns`: the outputs (name, type). `key_columns`: the key of the view (name, type, nullable). `sources`: the
     tables and views that contribute to it; `reads`: these and what is looked into when it is read. `table`: what it
-    shows, as a table for others to read. `columns_read`: (table, position) of all columns that it needs.
+    shows, as a table for others to read; `tables`: those that it reads. `columns_read`: (table, position) of all columns
+    that it needs.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ViewPlan:
         self.table = kept.table(view_id, name, indexes)
         self.columns = tuple((output.name, output.expression.type) for output in kept.outputs)
         self.key_columns = tuple((field.name, field.type, field.nullable) for field in kept.key)
-        tables = {source: stored.table(source) for source in kept.reads}
+        self.tables = tables = {source: stored.table(source) for source in kept.reads}
         self.needed_indexes = needed_indexes(kept, tables)
         self.columns_read = _columns_read(kept)
         builder = _Builder(name, view_id, kept, tables)
@@ -287,54 +288,9 @@ class ViewPlan:
         ]
         return self.keys.encode_prefix_short(tuple(coerced))
 
-    # --- explaining ---
-
-    def explain(self) -> str:
-        """The propagation plan as a tree: for each source that may change, its look-ups in order."""
-        key = ", ".join(name for name, _, _ in self.key_columns)
-        lines = [f"view {self.name}: {_KINDS[self.kept.kind]}, key ({key})"]
-        for number, part in enumerate(self.kept.parts):
-            several = len(self.kept.parts) > 1
-            if several:
-                lines.append(f"branch {number + 1}: {_sources_text(part)}")
-            for place, source in enumerate(part.graph.sources):
-                label = source.table if source.alias == source.table else f"{source.table} {source.alias}"
-                lines.append(f"{'  ' if several else ''}change of {label}")
-                for stage_number, stage in enumerate(self._builder.plan((number, place)).stages, start=1):
-                    indent = "    " if several else "  "
-                    lines += [f"{indent}{stage_number}. {self._explain_step(part, step)}" for step in stage]
-        for each in self.extremes:
-            lines.append(f"{'max' if each.last else 'min'} from the {'end' if each.last else 'start'} of {each.table}")
-        return "\n".join(lines)
-
-    def _explain_step(self, part: Part, step: Step) -> str:
-        source = part.graph.sources[step.source]
-        table = self._builder.tables[source.table]
-        label = source.table if source.alias == source.table else f"{source.table} {source.alias}"
-        if step.whole:
-            return f"{label}: all rows, because the first or the last row of the other side came or went"
-        names = [table.columns[position].name or f"column {position + 1}" for position in step.columns]
-        probes = [
-            repr(probe.value) if isinstance(probe, Literal) else f"{part.graph.sources[probe.source].alias}.{probe.name}"
-            for probe in step.probes
-        ]
-        through = "primary key" if step.by_key else "index"
-        equal = " and ".join(f"{name} = {probe}" for name, probe in zip(names, probes, strict=True))
-        absent = ", must not be there" if step.anti else ""
-        return f"{label} by {through} ({', '.join(names)}): {equal}{absent}"
-
-
-_KINDS = {
-    "rows": "plain rows",
-    "groups": "groups",
-    "set": "a set of rows",
-    "ordered": "rows in order",
-    "slice": "the first rows of a view",
-}
-
-
-def _sources_text(part: Part) -> str:
-    return " ⋈ ".join(("not " if s.anti else "") + s.alias for s in part.graph.sources) or "constant rows"
+    def term(self, place: tuple[int, int]) -> Term:
+        """The look-ups that follow a change of one source, given as (part, source in it)."""
+        return self._builder.plan(place)
 
 
 def _first_source(part: Part) -> int | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from .accumulators import Accumulator, accumulator_of
 from .compiler import Compiler, Lines, column_leaf
 from .errors import InternalError
 from .expressions import Aggregate, ColumnRef, Expression, Literal
-from .rewriting import described, in_two_rows
+from .rewriting import ROW_ID_NAME, described, in_two_rows, selectivity
 from .schema import Table
 from .types import BOOL, Row, Type
 
@@ -208,19 +209,23 @@ _State: TypeAlias = tuple[list[Callable[[object], None]], list[Accumulator]]
 
 
 class Node(ABC):
-    """One operator. `width`: columns of its rows. `estimate`: a guess of their number, which orders joins.
-    `restricted`: it surely does not give all rows of a table."""
+    """One operator. `names`: of the columns of its rows, for EXPLAIN. `estimate`: a guess of how many rows there are,
+    which orders joins. `restricted`: it surely does not give all rows of a table."""
 
-    width: int
+    names: tuple[str, ...]
     estimate: float
     restricted: bool = True
 
     @abstractmethod
     def rows(self, reader: Reader) -> Iterator[Row]: ...
 
+    @property
+    def width(self) -> int:
+        return len(self.names)
+
     @abstractmethod
-    def explain(self) -> list[str]:
-        """What the node does, then what those below do, indented."""
+    def explain(self, columns: Columns = ()) -> list[str]:
+        """What the node does, then what those below do, indented; with columns, what `fetch` by them does."""
 
     def usable(self, columns: Columns) -> Columns:
         """Those of the columns by which `fetch` finds rows, the others being known too; () if it cannot."""
@@ -250,13 +255,13 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 class ValuesNode(Node):
-    def __init__(self, rows: Sequence[Row], width: int) -> None:
-        self._rows, self.width, self.estimate = rows, width, float(len(rows))
+    def __init__(self, rows: Sequence[Row], names: Iterable[str]) -> None:
+        self._rows, self.names, self.estimate = rows, tuple(names), float(len(rows))
 
     def rows(self, reader: Reader) -> Iterator[Row]:
         return iter(self._rows)
 
-    def explain(self) -> list[str]:
+    def explain(self, columns: Columns = ()) -> list[str]:
         return ["1 constant row" if len(self._rows) == 1 else f"{len(self._rows)} constant rows"]
 
 
@@ -271,9 +276,10 @@ class TableNode(Node):
         self._path: Path = access.path_for(table, conditions)
         found = access.alternatives(conditions)
         self._constants = found[0] if len(found) == 1 else {}
-        self.width = len(self._outputs)
+        self._columns = [f"{alias}.{column.name or ROW_ID_NAME}" for column in table.columns]
+        self.names = tuple(described(output, self._columns) for output in outputs)
         self.restricted = bool(conditions)
-        self.estimate = self._path.estimate * 0.5 ** len(self._conditions)
+        self.estimate = self._path.estimate * math.prod(map(selectivity, conditions))
 
     def with_outputs(self, outputs: Sequence[Expression]) -> TableNode:
         """The node under a projection, whose expressions are over physical rows already."""
@@ -345,14 +351,14 @@ class TableNode(Node):
         _, reverse = self._order(items)
         return self._finish(access.read(self._path, self._table, reader, descending=reverse))
 
-    def explain(self) -> list[str]:
+    def explain(self, columns: Columns = ()) -> list[str]:
         name = self._table.name if self._alias == self._table.name else f"{self._table.name} {self._alias}"
-        path = access.described_path(self._path, self._table, lambda value: described(Literal(value, BOOL)))
-        return [f"{name}: {path}{_where(self._conditions)}"]
-
-
-def _where(conditions: Sequence[Expression]) -> str:
-    return f", where {' AND '.join(map(described, conditions))}" if conditions else ""
+        if columns:
+            how = f"looked up by {access.described_columns(self._table, self._looked_up(columns))}"
+        else:
+            how = access.described_path(self._path, self._table, lambda value: described(Literal(value, BOOL)))
+        where = " AND ".join(described(condition, self._columns) for condition in self._conditions)
+        return [f"{name}: {how}{', where ' if where else ''}{where}"]
 
 
 # --- one input ---
@@ -361,7 +367,8 @@ def _where(conditions: Sequence[Expression]) -> str:
 class FilterNode(Node):
     def __init__(self, coder: Coder, below: Node, conditions: Sequence[Expression]) -> None:
         self._coder, self._below, self._conditions = coder, below, tuple(conditions)
-        self.width, self.estimate = below.width, below.estimate * 0.5 ** len(conditions)
+        self.names = below.names
+        self.estimate = below.estimate * math.prod(map(selectivity, conditions))
 
     @cached_property
     def _filter(self) -> RowFunction:
@@ -385,14 +392,24 @@ class FilterNode(Node):
     def in_order(self, reader: Reader, items: Sequence[Item]) -> Iterator[Row]:
         return self._filter(self._below.in_order(reader, items))
 
-    def explain(self) -> list[str]:
-        return [f"filter {' AND '.join(map(described, self._conditions))}", *_indented(self._below.explain())]
+    def explain(self, columns: Columns = ()) -> list[str]:
+        conditions = " AND ".join(described(condition, self.names) for condition in self._conditions)
+        return [f"filter {conditions}", *_indented(self._below.explain(columns))]
 
 
 class ProjectNode(Node):
     def __init__(self, coder: Coder, below: Node, outputs: Sequence[Expression]) -> None:
         self._coder, self._below, self._outputs = coder, below, tuple(outputs)
-        self.width, self.estimate, self.restricted = len(outputs), below.estimate, below.restricted
+        self.names = tuple(described(output, below.names) for output in outputs)
+        self.estimate, self.restricted = below.estimate, below.restricted
+
+    @property
+    def below(self) -> Node:
+        return self._below
+
+    @property
+    def outputs(self) -> tuple[Expression, ...]:
+        return self._outputs
 
     @cached_property
     def _project(self) -> RowFunction:
@@ -435,8 +452,9 @@ class ProjectNode(Node):
     def in_order(self, reader: Reader, items: Sequence[Item]) -> Iterator[Row]:
         return self._project(self._below.in_order(reader, self._items(items)))
 
-    def explain(self) -> list[str]:
-        return [f"project {', '.join(map(described, self._outputs))}", *_indented(self._below.explain())]
+    def explain(self, columns: Columns = ()) -> list[str]:
+        below = self._below.explain(tuple(self._below_columns(columns)))
+        return [f"project {', '.join(self.names)}", *_indented(below)]
 
 
 class GroupNode(Node):
@@ -444,7 +462,10 @@ class GroupNode(Node):
         self._coder, self._below = coder, below
         self._keys, self._aggregates = tuple(keys), tuple(aggregates)
         self._makers = [accumulator_of(aggregate) for aggregate in aggregates]
-        self.width = len(keys) + len(aggregates)
+        self.names = (
+            *(described(key, below.names) for key in keys),
+            *(_aggregate_text(aggregate, below.names) for aggregate in aggregates),
+        )
         self.estimate = below.estimate * 0.1 if keys else 1.0
 
     @cached_property
@@ -463,7 +484,22 @@ class GroupNode(Node):
             yield key + tuple(accumulator.result() for accumulator in accumulators)
 
     def rows(self, reader: Reader) -> Iterator[Row]:
-        return self._grouped(self._below.rows(reader))
+        edge = self._edge
+        if edge is None:
+            return self._grouped(self._below.rows(reader))
+        rows = self._below.in_order(reader, [edge])
+        return self._grouped(itertools.islice((row for row in rows if row[edge.column] is not None), 1))
+
+    @cached_property
+    def _edge(self) -> Item | None:
+        """MIN or MAX of a column by which the rows can come in order: the first one has it."""
+        if self._keys or len(self._aggregates) != 1 or self._aggregates[0].kind not in ("min", "max"):
+            return None
+        argument, descending = self._aggregates[0].argument, self._aggregates[0].kind == "max"
+        if not isinstance(argument, ColumnRef):
+            return None
+        item = Item(argument.position, descending, descending)
+        return item if self._below.ordered([item]) else None
 
     def _below_columns(self, columns: Columns) -> dict[int, int]:
         return {
@@ -482,21 +518,23 @@ class GroupNode(Node):
     def fetch(self, reader: Reader, columns: Columns, keys: Iterable[Row]) -> Iterator[Row]:
         return self._grouped(self._below.fetch(reader, tuple(self._below_columns(columns)), keys))
 
-    def explain(self) -> list[str]:
-        by = f" by {', '.join(map(described, self._keys))}" if self._keys else ""
-        return [f"group{by}: {', '.join(map(_aggregate_text, self._aggregates))}", *_indented(self._below.explain())]
+    def explain(self, columns: Columns = ()) -> list[str]:
+        keys, aggregates = self.names[: len(self._keys)], self.names[len(self._keys) :]
+        title = f"group by {', '.join(keys)}" if keys else "group" if self._edge is None else "first row"
+        below = self._below.explain(tuple(self._below_columns(columns)))
+        return [f"{title}: {', '.join(aggregates)}" if aggregates else title, *_indented(below)]
 
 
-def _aggregate_text(aggregate: Aggregate) -> str:
+def _aggregate_text(aggregate: Aggregate, names: Sequence[str]) -> str:
     if aggregate.argument is None:
         return "count(*)"
-    return f"{aggregate.kind}({'DISTINCT ' if aggregate.distinct else ''}{described(aggregate.argument)})"
+    return f"{aggregate.kind}({'DISTINCT ' if aggregate.distinct else ''}{described(aggregate.argument, names)})"
 
 
 class DistinctNode(Node):
     def __init__(self, below: Node) -> None:
-        self._below, self.width, self.estimate = below, below.width, below.estimate
-        self.restricted = below.restricted
+        self._below, self.names = below, below.names
+        self.estimate, self.restricted = below.estimate, below.restricted
 
     def rows(self, reader: Reader) -> Iterator[Row]:
         return _once(self._below.rows(reader))
@@ -516,8 +554,8 @@ class DistinctNode(Node):
     def in_order(self, reader: Reader, items: Sequence[Item]) -> Iterator[Row]:
         return _once(self._below.in_order(reader, items))
 
-    def explain(self) -> list[str]:
-        return ["distinct", *_indented(self._below.explain())]
+    def explain(self, columns: Columns = ()) -> list[str]:
+        return ["distinct", *_indented(self._below.explain(columns))]
 
 
 def _once(rows: Iterable[Row]) -> Iterator[Row]:
@@ -549,7 +587,7 @@ class TopNode(Node):
             if isinstance(expression, ColumnRef)
         ]
         self._followed = below.ordered(self._items) if limit is not None else 0
-        self.width = below.width
+        self.names = below.names
         self.estimate = below.estimate if limit is None else min(below.estimate, float(limit))
 
     @cached_property
@@ -577,16 +615,14 @@ class TopNode(Node):
         runs = itertools.groupby(rows, key=lambda row: [row[column] for column in columns])
         return itertools.chain.from_iterable(sorted(run, key=self._key) for _, run in runs)
 
-    def explain(self) -> list[str]:
-        parts = [f"{described(by)}{' DESC' if descending else ''}" for by, descending, _ in self._order]
-        shown = ", ".join(parts[: len(parts) - self.width]) or "the whole row"
-        limit = "" if self._limit is None else f" {self._limit}"
+    def explain(self, columns: Columns = ()) -> list[str]:
+        order = self._order[: len(self._order) - self.width]
+        parts = [f"{described(by, self.names)}{' DESC' if descending else ''}" for by, descending, _ in order]
+        title = "order" if self._limit is None else f"top {self._limit}"
         offset = f" after {self._offset}" if self._offset else ""
-        how = ", in the order of the key" if self._followed else ""
-        return [
-            f"{'order' if self._limit is None else 'top'}{limit}{offset} by {shown}{how}",
-            *_indented(self._below.explain()),
-        ]
+        how = ", in the order of the primary key" if self._followed else ""
+        by = ", ".join(parts) or "the whole row"
+        return [f"{title}{offset} by {by}{how}", *_indented(self._below.explain())]
 
 
 # --- two inputs ---
@@ -674,18 +710,13 @@ class _Match:
         return some
 
     def explain(self) -> str:
+        left, right = self._left.names, self._right.names
         pairs = [
-            f"{described(pair.left)} {'IS NOT DISTINCT FROM' if pair.null_matches else '='} {described(pair.right)}"
+            f"{described(pair.left, left)} {'IS NOT DISTINCT FROM' if pair.null_matches else '='}"
+            f" {described(pair.right, right)}"
             for pair in self.pairs
         ]
-        return " AND ".join([*pairs, *map(described, self.others)]) or "TRUE"
-
-    def looked_up_text(self) -> str:
-        _, places = self.from_left
-        return ", ".join(described(self.pairs[place].right) for place in places)
-
-    def hash_text(self) -> str:
-        return "by hash" if self.pairs else "each row with each"
+        return " AND ".join([*pairs, *(described(other, left + right) for other in self.others)]) or "TRUE"
 
 
 def _by_key(rows: Iterable[Row], key_of: Callable[[Row], Row | None]) -> dict[Row, list[Row]]:
@@ -710,7 +741,7 @@ class JoinNode(Node):
         unique = bool(columns) and right.is_unique(columns)
         # All rows of a table have partners all over the other one: reading that as a whole is faster than an index.
         self._looks_up = bool(columns) and kind != "full" and (left.restricted or unique)
-        self.width = left.width + right.width
+        self.names = left.names + right.names
         self.estimate = self._estimate(unique)
         self.restricted = left.restricted or right.restricted
 
@@ -813,12 +844,12 @@ class JoinNode(Node):
             return self._looked_up(reader, left, KEYS_FIRST_LOOK_UP, self._hashed_right)
         return self._hashed_right(reader, left)
 
-    def explain(self) -> list[str]:
-        how = f"looking up ({self._match.looked_up_text()})" if self._looks_up else self._match.hash_text()
+    def explain(self, columns: Columns = ()) -> list[str]:
+        how = "by look-up" if self._looks_up else "by hash" if self._match.pairs else "each row with each"
         return [
             f"{self._kind} join on {self._match.explain()}, {how}",
-            *_indented(self._left.explain()),
-            *_indented(self._right.explain()),
+            *_indented(self._left.explain(columns)),
+            *_indented(self._right.explain(self._match.from_left[0] if self._looks_up else ())),
         ]
 
 
@@ -841,7 +872,7 @@ class SemiNode(Node):
         self._left, self._right, self._anti = left, right, anti
         self._match = _Match(coder, left, right, pairs, others)
         self._null_pair = None if null_pair is None else _NullPair(coder, null_pair)
-        self.width, self.estimate = left.width, left.estimate * 0.5
+        self.names, self.estimate = left.names, left.estimate * 0.5
         right_columns, left_columns = self._match.from_left[0], self._match.from_right[0]
         plain = null_pair is None
         unique = bool(right_columns) and right.is_unique(right_columns)
@@ -905,21 +936,18 @@ class SemiNode(Node):
     def in_order(self, reader: Reader, items: Sequence[Item]) -> Iterator[Row]:
         return self._kept(reader, self._left.in_order(reader, items), KEYS_FIRST_LOOK_UP)
 
-    def explain(self) -> list[str]:
-        if self._from_right:
-            how = "looking up the first by the keys of the second"
-        elif self._from_left:
-            how = f"looking up ({self._match.looked_up_text()})"
-        else:
-            how = "by hash" if self._null_pair is not None else self._match.hash_text()
+    def explain(self, columns: Columns = ()) -> list[str]:
+        from_right = self._from_right and not columns
+        looks_up = from_right or self._from_left
+        hashed = self._match.pairs or self._null_pair is not None
+        how = "by look-up" if looks_up else "by hash" if hashed else "each row with each"
         on = self._match.explain()
         if self._null_pair is not None:
-            on = self._null_pair.explain() + ("" if on == "TRUE" else f" AND {on}")
-        return [
-            f"{'anti' if self._anti else 'semi'}-join on {on}, {how}",
-            *_indented(self._left.explain()),
-            *_indented(self._right.explain()),
-        ]
+            null_pair = self._null_pair.explain(self._left.names, self._right.names)
+            on = null_pair if on == "TRUE" else f"{null_pair} AND {on}"
+        left = self._left.explain(self._match.from_right[0] if from_right else columns)
+        right = self._right.explain(self._match.from_left[0] if self._from_left else ())
+        return [f"{'anti' if self._anti else 'semi'}-join on {on}, {how}", *_indented(left), *_indented(right)]
 
 
 class _NullPair:
@@ -945,14 +973,14 @@ class _NullPair:
             return itertools.chain.from_iterable(by_value.values())
         return itertools.chain(by_value.get(value, ()), by_value.get((None,), ()))
 
-    def explain(self) -> str:
-        return f"({described(self._pair.left)} = {described(self._pair.right)}) IS NOT FALSE"
+    def explain(self, left: Sequence[str], right: Sequence[str]) -> str:
+        return f"({described(self._pair.left, left)} = {described(self._pair.right, right)}) IS NOT FALSE"
 
 
 class SetNode(Node):
     def __init__(self, kind: str, keeps_all: bool, left: Node, right: Node) -> None:
         self._kind, self._all, self._left, self._right = kind, keeps_all, left, right
-        self.width = left.width
+        self.names = left.names
         self.estimate = left.estimate + right.estimate if kind == "union" else left.estimate
         self.restricted = left.restricted and right.restricted
 
@@ -986,6 +1014,6 @@ class SetNode(Node):
         wanted = list(keys)
         return self._combined(self._left.fetch(reader, columns, wanted), self._right.fetch(reader, columns, wanted))
 
-    def explain(self) -> list[str]:
+    def explain(self, columns: Columns = ()) -> list[str]:
         title = f"{self._kind}{' all' if self._all else ''}"
-        return [title, *_indented(self._left.explain()), *_indented(self._right.explain())]
+        return [title, *_indented(self._left.explain(columns)), *_indented(self._right.explain(columns))]

@@ -16,9 +16,9 @@ zero at `_count` = 0, for a while; the row is kept with it and is not shown.
 
 For plain rows the component is the bag of outputs under the key, whose addition is that of change tables. When all
 contributions up to some commit are in, it holds exactly one row, because the key has the keys of all sources; how often
-it counts is its multiplicity. In between it can be anything, and is stored flat as it is. Two contributions to one such key always come
-from transactions that conflict: each wrote one of the base rows in the key and wrote or looked up all others, which are
-held to the decision. So in practice they arrive in commit order, but nothing depends on it.
+it counts is its multiplicity. In between it can be anything, and is stored flat as it is. Two contributions to one such
+key always come from transactions that conflict: each wrote one of the base rows in the key and wrote or looked up all
+others, which are held to the decision. So in practice they arrive in commit order, but nothing depends on it.
 """
 
 from __future__ import annotations

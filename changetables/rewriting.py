@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,10 @@ _STRICT = COMPARISONS | {"+", "-", "*", "/", "%", "neg", "abs", "lower", "upper"
 _INEXACT = ("float", "decimal")
 _INFIX = COMPARISONS | {"+", "-", "*", "/", "%", "||", "and", "or", "like"}
 _INFIX_WORDS = {"is_distinct": "IS DISTINCT FROM", "is_not_distinct": "IS NOT DISTINCT FROM"}
+
+#: What a hidden row id is called.
+ROW_ID_NAME = "row id"
+_SELECTIVITY = {"=": 0.01, "is_not_distinct": 0.01, "<": 0.3, "<=": 0.3, ">": 0.3, ">=": 0.3, "like": 0.1}
 
 
 def conjuncts(condition: Expression | None) -> list[Expression]:
@@ -123,13 +128,13 @@ def sees_values_only(expression: Expression) -> bool:
     return True
 
 
-def described(expression: Expression) -> str:
-    """The expression as a reader of EXPLAIN knows it."""
+def described(expression: Expression, names: Sequence[str] = ()) -> str:
+    """The expression as a reader of EXPLAIN knows it. `names`: of the columns, if they are not their own."""
     if isinstance(expression, Literal):
         return _literal_text(expression.value)
     if isinstance(expression, ColumnRef):
-        return expression.name or "row id"
-    texts = [described(argument) for argument in expression.args]
+        return names[expression.position] if names else expression.name or ROW_ID_NAME
+    texts = [described(argument, names) for argument in expression.args]
     if expression.op in _INFIX:
         return "(" + f" {expression.op.upper()} ".join(texts) + ")"
     if expression.op in _INFIX_WORDS:
@@ -143,6 +148,19 @@ def described(expression: Expression) -> str:
     if expression.op == "cast":
         return f"CAST({texts[0]} AS {expression.type})"
     return f"{expression.op}({', '.join(texts)})"
+
+
+def selectivity(condition: Expression) -> float:
+    """A guess: which part of all rows fulfils the condition."""
+    if not isinstance(condition, Call):
+        return 0.5
+    if condition.op == "and":
+        return math.prod(map(selectivity, condition.args))
+    if condition.op == "or":
+        return min(1.0, sum(map(selectivity, condition.args)))
+    if condition.op == "in":
+        return min(1.0, _SELECTIVITY["="] * (len(condition.args) - 1))
+    return _SELECTIVITY.get(condition.op, 0.5)
 
 
 def _literal_text(value: Value) -> str:

@@ -16,7 +16,7 @@ from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
 from ..changetables.keeping import keep
 from ..changetables.keys import table_range
-from ..changetables.plan import Contribution, LookUp, compile_view, needed_indexes
+from ..changetables.plan import Contribution, LookUp, ViewPlan, compile_view, needed_indexes
 from ..changetables.schema import Index, Table
 from ..changetables.types import Row
 from ..ltm.catalog import Catalog, View
@@ -31,7 +31,7 @@ _builders = itertools.count(1)
 
 
 def build_index(engine: Engine, table: str, columns: tuple[int, ...], name: str = "") -> None:
-    """Create an index of a table or view and fill it: page by page with the newest rows; writers keep the rest right."""
+    """Create an index of a table or view and fill it page by page with the newest rows; writers keep the rest right."""
     index = Index(0, columns, ready=False, name=name)
 
     def add(catalog: Catalog) -> Catalog:
@@ -105,9 +105,11 @@ class Planned:
             self.missing[name] = (relation, table)
         return self.table(name)
 
-    def explain(self) -> list[str]:
-        """The plans of the hidden views, those that exist already left out."""
-        return [compile_view(name, 0, relation, self).explain() for name, (relation, _) in self.missing.items()]
+    def plans(self) -> dict[str, ViewPlan]:
+        """The plans of all hidden views, those that are still to be made included."""
+        known = {name: rows.plan for name, rows in self._tables.views.items()}
+        missing = {name: compile_view(name, 0, relation, self) for name, (relation, _) in self.missing.items()}
+        return {**known, **missing}
 
 
 def create_view(engine: Engine, name: str, relation: Relation, refresh: str, text: str, layout: str) -> None:

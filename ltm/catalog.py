@@ -19,8 +19,8 @@ from ..changetables.serialize import relation_from_plain, relation_to_plain, tab
 class View:
     """`ready_ts` is the commit_ts from which on the view can be read, 0 while its contents are being computed.
 
-    A hidden view is one that the engine keeps for others; `reads` are the tables and views that it is made from. `layout`
-    is global, or local: one partial row per LTM, summed at read.
+    A hidden view is one that the engine keeps for others; `reads` are the tables and views that it is made from.
+    `layout` is global, or local: one partial row per LTM, summed at read.
     """
 
     id: int
@@ -40,7 +40,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """`dropped` are ids whose cells still have to be deleted from the store. A view stands behind those that it reads."""
+    """`dropped` are ids whose cells still have to be deleted from the store. A view comes after those that it reads."""
 
     version: int = 0
     next_id: int = 1

@@ -62,6 +62,10 @@ PRUNE_CELLS = 500
 #: Cells read from the store at once by a scan.
 PAGE_CELLS = 256
 
+#: Rows whose index keys are counted for `fan_out`, and entries that are counted per key at the most.
+FAN_OUT_SAMPLE_ROWS = 20
+FAN_OUT_COUNT_MAX = 1_000
+
 _COMMIT, _CATALOG = 0, 1
 
 T = TypeVar("T")
@@ -295,7 +299,9 @@ class Ltm:
         counted = [(row, cast(int, row[width]) if row[width:] else 1) for row in first]
         keys = (tuple(row[place] for place in rows.table.key) for row in first)
         encoded = dict(zip(first, map(rows.plan.keys.encode_short, keys), strict=True))
-        shown = [(row, row[:width] + ((times,) if row[width:] else ())) for row, times in sliced(counted, limit, offset)]
+        shown = [
+            (row, row[:width] + ((times,) if row[width:] else ())) for row, times in sliced(counted, limit, offset)
+        ]
         return iter([(encoded[row], cut) for row, cut in shown if start <= encoded[row] < stop])
 
     def _kept_rows(self, rows: ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
@@ -440,6 +446,21 @@ class Ltm:
         """The primary keys that an index has under `prefix`."""
         self.catch_up(entries)
         return [key for _, key in self.scan(entries, prefix, prefix_stop(prefix), at)]
+
+    def fan_out(self, table: str, columns: tuple[int, ...]) -> float | None:
+        """How many rows an index finds per key: a small sample, for people who want to know what a view costs."""
+        rows = self.tables.by_name.get(table) or self.tables.views.get(table)
+        entries = None if rows is None else rows.index_on(columns)
+        if rows is None or entries is None:
+            return None
+        at = self.horizon.durable_ts
+        sample = itertools.islice(self.shown(rows, *table_range(rows.table.id), at), FAN_OUT_SAMPLE_ROWS)
+        counts = []
+        for prefix in {entries.codec.prefix_of(row) for _, row in sample}:
+            self.catch_up(entries.versions)
+            found = self.scan(entries.versions, prefix, prefix_stop(prefix), at)
+            counts.append(sum(1 for _ in itertools.islice(found, FAN_OUT_COUNT_MAX)))
+        return sum(counts) / len(counts) if counts else None
 
     def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
         """The visible rows of start <= key < stop in key order, in pages. Of an index, `catch_up` comes first."""

@@ -16,7 +16,6 @@ from typing import TypeAlias
 from viewtide.changetables.algebra import Relation
 from viewtide.changetables.evaluate import compared
 from viewtide.changetables.keeping import keep
-from viewtide.changetables.keys import index_codec, primary_key_codec
 from viewtide.changetables.plan import (
     FIRST,
     LAST,
@@ -184,8 +183,8 @@ class Memory:
             self.written.setdefault(table, {})[self._key(table, row)] = None
 
     def _key(self, name: str, row: Row) -> bytes:
-        table = self.tables.table(name)
-        return primary_key_codec(table).encode(tuple(row[position] for position in table.key))
+        rows = self.tables.by_name[name]
+        return rows.codec.keys.encode(tuple(row[position] for position in rows.table.key))
 
     def _complete(self, name: str, row: Row) -> Row:
         return row + tuple(column.default for column in self.tables.table(name).columns[len(row) :])
@@ -258,10 +257,9 @@ class Memory:
             return [_first_rows(rows, top_count(key), weighted) for key in look_up.keys]
         if look_up.index is None:
             return [rows.get(key) for key in look_up.keys]
-        table = self.tables.table(look_up.table)
-        [index] = [index for index in table.indexes if index.id == look_up.index]
-        codec = index_codec(table, index)
-        prefixes = [(codec.prefix(tuple(row[position] for position in index.columns)), row) for row in rows.values()]
+        owner, entries = self.tables.indexes[look_up.index]
+        assert owner.table.name == look_up.table, "an index of another table"
+        prefixes = [(entries.codec.prefix_of(row), row) for row in rows.values()]
         return [[row for prefix, row in prefixes if prefix == key] for key in look_up.keys]
 
     def _in_state(self, look_up: LookUp, mine: Mapping[bytes, Row | None]) -> Rows:

@@ -5,8 +5,8 @@
 It is the projection of bags: rows that become equal keep their multiplicities. The law is linear, so neither the old
 nor the new state of E is needed.
 
-A view of plain rows is stored under the keys of all of its sources, K: each joined row has a key of its own, and what is
-stored under it is the bag of its projected rows, which the change table adds to:
+A view of plain rows is stored under the keys of all of its sources, K: each joined row has a key of its own, and what
+is stored under it is the bag of its projected rows, which the change table adds to:
 
     □V = { k -> the bag Π_A(r), over all r in □E with Π_K(r) = k }
 

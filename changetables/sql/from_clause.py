@@ -49,6 +49,8 @@ class FromClause:
     def item(self, select: exp.Expr) -> FromItem:
         first = select.args.get("from_")
         if first is None:
+            for join in select.args.get("joins") or ():
+                raise self.source.wrong("syntax error: a join without FROM", self.source.place(join))
             self.queries.count(1, self.source.place(select))
             return FromItem(ONE_ROW, Scope(outer=self.around.scope))
         self.source.only(first, "this")
@@ -110,7 +112,9 @@ class FromClause:
             if value and part not in ("this", "alias", "joins"):
                 raise self.source.unsupported(f"{part.replace('_', ' ').upper()} in FROM", place)
         name, alias = identifier_name(node.this), node.args.get("alias")
-        shown = identifier_name(alias.this) if alias is not None and alias.this is not None else name
+        if alias is not None and alias.this is None:
+            raise self.source.wrong("syntax error: AS without an alias", place)
+        shown = identifier_name(alias.this) if alias is not None else name
         self.places[shown] = place = self.source.place(node.this)
         cte, table = self.around.ctes.get(name), self.queries.tables.get(name)
         if cte is not None:
@@ -121,7 +125,8 @@ class FromClause:
             hint = nearest(name, [*self.queries.tables, *self.around.ctes])
             raise self.source.wrong(f"unknown table {name}", place, hint)
         self.queries.count(1, place)
-        return table_item(table, name, shown, self.queries.column_names(alias, len(table.visible()), shown))
+        columns = self.queries.column_names(alias, len(table.visible()), shown)
+        return table_item(table, name, shown, columns, place)
 
     def _subquery(self, node: exp.Expr) -> FromItem:
         alias = node.args.get("alias")
@@ -170,8 +175,9 @@ class FromClause:
 
     def _kind(self, join: exp.Expr) -> str:
         side, kind, method = (str(join.args.get(name) or "") for name in ("side", "kind", "method"))
-        if kind == "CROSS" and (join.args.get("on") or join.args.get("using")):
-            raise self.source.wrong("syntax error: CROSS JOIN with a condition", self.source.place(join))
+        for word in (kind, method):
+            if word in ("CROSS", "NATURAL") and (join.args.get("on") or join.args.get("using")):
+                raise self.source.wrong(f"syntax error: {word} JOIN with a condition", self.source.place(join))
         kinds = ("", "OUTER") if side in _SIDES else ("", "INNER", "CROSS")
         if kind not in kinds or method not in ("", "NATURAL") or (side and side not in _SIDES):
             what = " ".join(word for word in (method, side, kind) if word)
@@ -191,7 +197,9 @@ class FromClause:
         both = side_by_side(left, right)
         count = len(left.scope.columns)
         pairs: list[tuple[str, Expression, Expression]] = []
-        for name, place in names:
+        for index, (name, place) in enumerate(names):
+            if name in [other for other, _ in names[:index]]:
+                raise self.source.wrong(f"column {name} appears more than once in USING", place)
             ours = self._one(replace(both, columns=both.columns[:count]), name, "left", place)
             theirs = self._one(replace(both, columns=both.columns[count:]), name, "right", place)
             try:

@@ -58,3 +58,16 @@ class Parser(PostgresParser):
             join.meta["comma"] = first.token_type == TokenType.COMMA
             join.meta["word"] = first.start
         return join
+
+    def _parse_between(self, this: exp.Expr | None) -> exp.Between:
+        """sqlglot reads BETWEEN 1 2 as if an AND stood there."""
+        between = super()._parse_between(this)
+        words = self._tokens[: self._index]
+        depth = 0
+        for token in reversed(words):
+            depth += (token.token_type == TokenType.R_PAREN) - (token.token_type == TokenType.L_PAREN)
+            if depth == 0 and token.token_type == TokenType.AND:
+                break
+            if depth == 0 and token.token_type == TokenType.BETWEEN:
+                self.raise_error("Expected AND", self._prev)
+        return between

@@ -216,6 +216,7 @@ class Queries:
         if isinstance(node, exp.Subquery):
             self.source.only(node, "this", "with_", *_MODIFIERS, *extra)
             bare_query = not any(node.args.get(part) for part in _MODIFIERS)
+            self._check_once(node)
             inner = self.query(node.this, around, root=root and bare_query, settle=settle or not bare_query)
             bound = inner if bare_query else self._modified(node, inner, around, root=root)
         elif type(node) in _KINDS:
@@ -231,6 +232,16 @@ class Queries:
             reason = f"queries of more than {RELATION_LEVELS_MAX} nested relations"
             raise self.source.unsupported(reason, self.source.place(node), "make a view of a part of it")
         return bound
+
+    def _check_once(self, node: exp.Expr) -> None:
+        """(SELECT ... LIMIT 3) LIMIT 2 is an error in PostgreSQL, too: the parentheses mean nothing there."""
+        inner = node.this
+        while isinstance(inner, exp.Subquery):
+            inner = inner.this
+        for part, word in (("order", "ORDER BY"), ("limit", "LIMIT"), ("offset", "OFFSET")):
+            if node.args.get(part) and inner.args.get(part):
+                message = f"multiple {word} clauses are not allowed"
+                raise self.source.wrong(message, self.source.place(node.args[part]), hint="put the query into FROM")
 
     def count(self, relations: int, place: Place | None) -> None:
         self.relations += relations
@@ -259,6 +270,7 @@ class Queries:
             self.source.only(cte, "this", "alias", "materialized")
             alias = cte.args["alias"]
             name = identifier_name(alias.this)
+            self._check_as(alias)
             if name in here:
                 place = self.source.place(alias)
                 raise self.source.wrong(f"WITH query name {name} specified more than once", place)
@@ -271,6 +283,20 @@ class Queries:
             ctes[name] = Cte(relation, names, max(1, self.relations - before))
             self.relations = before  # Each use counts, and one that is not used is not part of the relation.
         return Around(ctes, around.scope)
+
+    def _check_as(self, alias: exp.Expr) -> None:
+        """sqlglot takes WITH q (SELECT ...) without AS."""
+        index = self.source.index_of(self.source.offset(alias.this))
+        if index is None:
+            return
+        depth = 0
+        for token in self.source.tokens[index + 1 :]:
+            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+            if token.token_type == TokenType.ALIAS and depth == 0:
+                return
+            if token.token_type == TokenType.SELECT:
+                place = self.source.place_of_offset(token.start)
+                raise self.source.wrong(f'syntax error at or near "{token.text}"', place, hint="write WITH name AS (")
 
     def column_names(self, alias: exp.Expr | None, width: int, name: str) -> tuple[str, ...]:
         """The names that an alias gives to the first columns of a relation of this width."""
@@ -506,7 +532,7 @@ class Queries:
             return replace(reference, source=0, position=reference.position + shift)
 
         condition = all_of([mapped(part, leaf) for part in conditions])
-        return Semi(item.relation, right, condition, negated)
+        return Semi(item.relation, right, condition, negated, self.source.place(node))
 
     def _subquery(
         self, node: exp.Expr, around: Around, columns: int = 0

@@ -40,6 +40,112 @@ _NO_ITEM = frozenset(
         TokenType.COMMA,
     }
 )
+#: What a comma cannot stand behind.
+_NO_COMMA = frozenset(
+    {
+        TokenType.SELECT,
+        TokenType.DISTINCT,
+        TokenType.FROM,
+        TokenType.GROUP_BY,
+        TokenType.ORDER_BY,
+        TokenType.VALUES,
+        TokenType.USING,
+        TokenType.L_PAREN,
+    }
+)
+#: What AS must not be followed by: sqlglot leaves such an alias out.
+_NO_ALIAS = _NO_ITEM - {TokenType.L_PAREN}
+#: PostgreSQL's reserved words that sqlglot takes for names; those that are functions without parentheses are not here.
+_RESERVED = frozenset(
+    [
+        "all",
+        "analyse",
+        "analyze",
+        "and",
+        "any",
+        "array",
+        "as",
+        "asc",
+        "asymmetric",
+        "authorization",
+        "binary",
+        "both",
+        "case",
+        "cast",
+        "check",
+        "collate",
+        "collation",
+        "concurrently",
+        "constraint",
+        "create",
+        "cross",
+        "deferrable",
+        "desc",
+        "distinct",
+        "do",
+        "else",
+        "end",
+        "except",
+        "false",
+        "fetch",
+        "for",
+        "foreign",
+        "freeze",
+        "from",
+        "full",
+        "grant",
+        "group",
+        "having",
+        "ilike",
+        "in",
+        "initially",
+        "inner",
+        "intersect",
+        "into",
+        "is",
+        "isnull",
+        "join",
+        "lateral",
+        "leading",
+        "left",
+        "like",
+        "limit",
+        "natural",
+        "not",
+        "notnull",
+        "null",
+        "offset",
+        "on",
+        "only",
+        "or",
+        "order",
+        "outer",
+        "overlaps",
+        "placing",
+        "primary",
+        "references",
+        "returning",
+        "right",
+        "select",
+        "similar",
+        "some",
+        "symmetric",
+        "tablesample",
+        "then",
+        "to",
+        "trailing",
+        "true",
+        "union",
+        "unique",
+        "using",
+        "variadic",
+        "verbose",
+        "when",
+        "where",
+        "window",
+        "with",
+    ]
+)
 _PARENTHESES = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
 
@@ -245,6 +351,10 @@ class SqlText(Text):
         for index, token in enumerate(self.tokens):
             then = self.tokens[index + 1].token_type if index + 1 < len(self.tokens) else TokenType.SEMICOLON
             wrong = token.token_type == TokenType.COMMA and then in _NO_ITEM
+            if token.token_type == TokenType.COMMA:
+                wrong = wrong or index == 0 or self.tokens[index - 1].token_type in _NO_COMMA
+            if token.token_type == TokenType.ALIAS and then in _NO_ALIAS:
+                wrong = True
             if token.text in ("!", "==", "<=>") and token.token_type not in _QUOTED:
                 wrong = True
             if token.token_type == TokenType.COMMA and index > 1:
@@ -272,7 +382,7 @@ def _names_of(node: exp.Expr) -> list[str]:
 
 def parse_statements(source: SqlText) -> list[exp.Expr]:
     """The statements of the text, without empty ones."""
-    return [node for node in _parse(source, None) if node is not None and not isinstance(node, exp.Semicolon)]
+    return [node for node in _parse(source, None) if not isinstance(node, exp.Semicolon)]
 
 
 def parse_statement(source: SqlText) -> exp.Expr:
@@ -289,22 +399,41 @@ def parse_statement(source: SqlText) -> exp.Expr:
 def parse_expression(text: str, label: str = "") -> tuple[SqlText, exp.Expr]:
     """One expression by itself. `label` names it in errors."""
     source = SqlText(text, label)
-    parsed = [node for node in _parse(source, exp.Condition) if node is not None] if source.tokens else []
+    parsed = _parse(source, exp.Condition) if source.tokens else []
     if len(parsed) != 1:
         raise source.wrong("not one expression", None, hint="write an expression of SQL, as e.cost > 0")
     return source, parsed[0]
 
 
-def _parse(source: SqlText, into: type[exp.Expr] | None) -> Sequence[exp.Expr | None]:
+def _parse(source: SqlText, into: type[exp.Expr] | None) -> list[exp.Expr]:
     try:
         parser = Parser(dialect=Postgres())
         if into is None:
-            return list(parser.parse(source.tokens, source.text))
-        return list(parser.parse_into(into, source.tokens, source.text))
+            found = parser.parse(source.tokens, source.text)
+        else:
+            found = parser.parse_into(into, source.tokens, source.text)
+        parsed = [node for node in found if node is not None]
+        for node in parsed:
+            _check_names(source, node)
+        return parsed
     except ParseError as error:
         raise _syntax_error(source, error) from None
     except RecursionError:
         raise source.wrong("the SQL text is nested too deeply", None) from None
+
+
+def _check_names(source: SqlText, node: exp.Expr) -> None:
+    """Refuses names that PostgreSQL does not take for names: quoted literals, and reserved words without AS."""
+    for identifier in node.find_all(exp.Identifier):
+        start = identifier.meta.get("start")
+        if start is None:
+            continue
+        written = source.text[start : identifier.meta["end"] + 1]
+        reserved = fold(written) in _RESERVED and not (
+            isinstance(identifier.parent, exp.Alias) or source.text[:start].rstrip().endswith(".")
+        )
+        if written.startswith("'") or reserved:
+            raise source.wrong(f'syntax error at or near "{written}"', source.place_of_offset(start))
 
 
 def _syntax_error(source: SqlText, error: ParseError) -> ProgrammingError:

@@ -14,6 +14,7 @@ import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -106,7 +107,7 @@ def table_named(draw: Draw[object], name: str, number: int, *, view: bool = Fals
     if not view and choose.chance(3):
         columns.append(Column("late", INT, default=choose.one([None, 7]), has_default=True))
     visible = [place for place, item in enumerate(columns) if not item.hidden]
-    indexed = {tuple(choose.some(visible, 1, 2)) for _ in range(choose.number(0, 2))}
+    indexed = {tuple(choose.some(visible, 1, 2)) for _ in range(choose.number(0, 3))}
     indexes = tuple(Index(100 * number + place, positions) for place, positions in enumerate(sorted(indexed)))
     return Table(number, name, tuple(columns), key, indexes)
 
@@ -170,6 +171,12 @@ def relations(
     return Maker(draw, tables, incremental=incremental, risky=risky).relation(depth)
 
 
+@lru_cache(maxsize=64)
+def _up_to(number: int) -> st.SearchStrategy[int]:
+    """Making a strategy takes longer than drawing from it."""
+    return st.integers(0, number)
+
+
 class _Chooser:
     """Draws with Hypothesis, the first of the choices being the simplest."""
 
@@ -177,9 +184,9 @@ class _Chooser:
         self._draw = draw
 
     def number(self, low: int, high: int) -> int:
-        found = self._draw(st.integers(low, high))
+        found = self._draw(_up_to(high - low))
         assert isinstance(found, int)
-        return found
+        return low + found
 
     def one(self, choices: Sequence[_Any]) -> _Any:
         return choices[self.number(0, len(choices) - 1)]
@@ -215,11 +222,18 @@ class Maker:
     def relation(self, depth: int) -> Relation:
         choose = self._choose
         if depth <= 1 or choose.chance(8):
-            return self.values() if choose.chance(8) else self.scan()
+            return self.leaf()
         makers = (self.filter, self.project, self.join, self.group, self.semi, self.set_operation, self.distinct)
         return choose.one((*makers, self.join, self.group, self.top))(depth)
 
     # --- leaves ---
+
+    def leaf(self) -> Relation:
+        choose = self._choose
+        if choose.chance(8):
+            return self.values()
+        scan = self.scan()
+        return Filter(scan, self.key_condition(scan)) if choose.chance(4) else scan
 
     def scan(self) -> Scan:
         choose = self._choose
@@ -251,7 +265,8 @@ class Maker:
         choose, table = self._choose, self._tables[scan.table]
         served = [table.key, *(index.columns for index in table.indexes)]
         shown = [[scan.positions.index(place) for place in places if place in scan.positions] for places in served]
-        places = choose.one([some for some in shown if some] or [[0]])
+        # Indexes first: there are fewer of them.
+        places = choose.one([some for some in reversed(shown) if some] or [[0]])
         columns = [column(scan, place) for place in places]
 
         def row_is() -> Expression:
@@ -272,7 +287,7 @@ class Maker:
         def any_of() -> Expression:
             return Call("or", (row_is(), row_is()), BOOL)
 
-        return choose.one((row_is, row_is, any_of, between, listed))()
+        return choose.one((row_is, between, any_of, listed))()
 
     def project(self, depth: int) -> Relation:
         below = self.relation(depth - 1)

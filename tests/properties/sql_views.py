@@ -336,7 +336,7 @@ class ViewMaker:
         made = self.query(2)
         known = {view.name: view for view in self.views}
         # A view is created after the views that it reads.
-        after = max([after, *(view.after for view in known.values() if f" {view.name} " in made.sql + ctes)])
+        after = max([after, *(view.after for view in known.values() if f"{view.name} AS" in made.sql + ctes)])
         return View(name, ctes + made.sql, made.names, made.kinds, after, tuple(sorted(self.features)))
 
     # --- helpers ---

@@ -158,7 +158,7 @@ def test_explain_names_every_look_up_and_its_index(db: vt.Database) -> None:
     assert db.views() == []
     view = db.create_view("joined", JOINED)
     text = view.explain()
-    for part in ("change of events", "change of products", "primary key (id)", "index (product)"):
+    for part in ("change of events", "change of products", "primary key (id = ", "index (product = "):
         assert part in text and part in planned
 
 

@@ -1,0 +1,391 @@
+"""`viewtide sql`: scripts, the command line, a terminal."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import os
+import pty
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import viewtide as vt
+from viewtide.cli import EXIT_INTERRUPTED, app
+from viewtide.shell import HISTORY_VARIABLE, PROMPT, Shell, run_shell
+from viewtide.shell_output import Output, cell, error_lines, json_value, printable
+
+READ_SECONDS_MAX = 60
+
+
+@pytest.fixture
+def db() -> Iterator[vt.Database]:
+    with vt.connect("memory:") as database:
+        yield database
+
+
+class Run:
+    """One run of the shell with a script on its input."""
+
+    def __init__(self, db: vt.Database, script: str, *, as_json: bool = False, limit: int = 0) -> None:
+        out, err = io.StringIO(), io.StringIO()
+        self.fine = run_shell(
+            db, None, as_json=as_json, limit=limit, source=io.StringIO(script), out=out, err=err
+        )  # fmt: skip
+        self.out = [line.rstrip() for line in out.getvalue().splitlines()]
+        self.err = err.getvalue().splitlines()
+
+
+# --- scripts ---
+
+
+def test_a_script_prints_tables_and_tags(db: vt.Database) -> None:
+    run = Run(
+        db,
+        """
+        CREATE TABLE t (id int PRIMARY KEY, name text, cost numeric(5,2));
+        INSERT INTO t VALUES
+            (1, 'ann', 1.5),  -- with a ; in a comment
+            (20, NULL, 2);
+        SELECT * FROM t; UPDATE t SET name = 'a;b'
+            WHERE id = 1; DELETE FROM t; TRUNCATE t;
+        """,
+    )
+    assert run.fine
+    assert run.err == []
+    assert run.out == [
+        "CREATE TABLE",
+        "INSERT 2",
+        " id | name | cost",
+        "----+------+------",
+        "  1 | ann  | 1.50",
+        " 20 | NULL | 2.00",
+        "(2 rows)",
+        "UPDATE 1",
+        "DELETE 2",
+        "TRUNCATE 0",
+    ]
+
+
+def test_the_last_statement_needs_no_semicolon(db: vt.Database) -> None:
+    assert Run(db, "SELECT 1 AS a").out == [" a", "---", " 1", "(1 row)"]
+
+
+def test_a_script_ends_with_its_first_error(db: vt.Database) -> None:
+    run = Run(db, "CREATE TABLE t (id int PRIMARY KEY);\n\nSELECT id,\n\tcost FROM t;\nDROP TABLE t;\n")
+    assert not run.fine
+    assert run.out == ["CREATE TABLE"]
+    assert run.err == ["ERROR: unknown column cost", "LINE 4: \tcost FROM t;", "        \t^", "HINT: known: id"]
+    assert db.tables() == ["t"]
+
+
+def test_statements_of_a_line_before_an_error_have_run(db: vt.Database) -> None:
+    run = Run(db, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); INSERT INTO t VALUES (1);")
+    assert not run.fine
+    assert len(db.sql("TABLE t")) == 1
+
+
+def test_begin_commit_and_rollback(db: vt.Database) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    run = Run(db, "BEGIN;\nINSERT INTO t VALUES (1);\nROLLBACK;\nBEGIN;\nINSERT INTO t VALUES (2);\nSELECT * FROM t;\nCOMMIT;")
+    assert run.fine
+    assert run.out == ["BEGIN", "INSERT 1", "ROLLBACK", "BEGIN", "INSERT 1", " id", "----", "  2", "(1 row)", "COMMIT"]
+    assert [row.id for row in db.sql("TABLE t")] == [2]
+
+
+def test_what_is_not_committed_at_the_end_is_rolled_back(db: vt.Database) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    run = Run(db, "BEGIN; INSERT INTO t VALUES (1);")
+    assert run.fine
+    assert run.err == ["the open transaction is rolled back"]
+    assert len(db.sql("TABLE t")) == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("COMMIT;", "there is no transaction in progress"),
+        ("ROLLBACK;", "there is no transaction in progress"),
+        ("BEGIN; BEGIN;", "there is already a transaction in progress"),
+        ("BEGIN; CREATE TABLE t (a int);", "a transaction cannot change tables and views"),
+        ("SAVEPOINT s;", "savepoints: not supported"),
+        ("SELECT ?;", "no value for parameter 1"),
+    ],
+)
+def test_wrong_transactions(db: vt.Database, script: str, message: str) -> None:
+    run = Run(db, script)
+    assert not run.fine
+    assert message in run.err[0]
+
+
+def test_after_an_error_a_transaction_takes_only_its_end(db: vt.Database) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    err = io.StringIO()
+    shell = Shell(db, Output(io.StringIO(), err, as_json=False, limit=0))
+    assert shell.feed("BEGIN; INSERT INTO t VALUES (1);")
+    assert not shell.feed("SELECT 1 / 0;")
+    assert not shell.feed("INSERT INTO t VALUES (2);")
+    assert "the transaction has failed" in err.getvalue()
+    assert not shell.feed("COMMIT;")
+    assert "it was rolled back, not committed" in err.getvalue()
+    assert shell.feed("INSERT INTO t VALUES (3);")
+    assert [row.id for row in db.sql("TABLE t")] == [3]
+
+
+# --- commands ---
+
+
+def test_d_lists_tables_and_views(db: vt.Database) -> None:
+    run = Run(db, "CREATE TABLE t (a int);\nCREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t;\n\\d\n")
+    assert run.out[2:] == [" name | kind", "------+-------------------", " t    | table", " v    | materialized view"]
+
+
+def test_d_describes_a_table(db: vt.Database) -> None:
+    script = """
+CREATE TABLE t (id bigint PRIMARY KEY, a varchar(3) DEFAULT 'x' NOT NULL, b numeric(5,2) UNIQUE, CHECK (b > 0));
+CREATE INDEX ta ON t (a);
+\\d t
+"""
+    run = Run(db, script)
+    assert run.fine
+    assert run.out[2:] == [
+        " column | type         | nullable | default",
+        "--------+--------------+----------+---------",
+        " id     | integer      | no       |",
+        " a      | varchar(3)   | no       | x",
+        " b      | numeric(5,2) | yes      |",
+        "primary key (id)",
+        "index t_b_key (b)",
+        "index ta (a)",
+        "unique t_b_key (b)",
+        "check t_b_check (b > 0)",
+    ]
+
+
+def test_d_describes_a_view(db: vt.Database) -> None:
+    run = Run(db, "CREATE TABLE t (a int);\nCREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t;\n\\d v")
+    assert run.out[2:] == ["materialized view v, refresh sync", "SELECT count(*) AS n FROM t"]
+
+
+def test_d_of_an_unknown_name(db: vt.Database) -> None:
+    run = Run(db, "\\d nothing")
+    assert not run.fine
+    assert run.err == ["ERROR: there is no table 'nothing'"]
+
+
+def test_help_timing_and_quit(db: vt.Database) -> None:
+    run = Run(db, "\\?\n\\timing\nSELECT 1 AS a;\n\\timing\n\\q\nSELECT nothing;\n")
+    assert run.fine
+    assert any("list tables and views" in line for line in run.out)
+    assert run.err[0] == "Timing is on."
+    assert re.fullmatch(r"Time: \d+\.\d{3} ms", run.err[1])
+    assert run.err[2] == "Timing is off."
+
+
+def test_an_unknown_command(db: vt.Database) -> None:
+    run = Run(db, "\\frob")
+    assert not run.fine
+    assert run.err == ["unknown command \\frob; \\? lists them"]
+
+
+def test_completion_offers_names_and_keywords(db: vt.Database) -> None:
+    db.sql("CREATE TABLE sales (amount int)")
+    shell = Shell(db, Output(io.StringIO(), io.StringIO(), as_json=False, limit=0))
+    assert [shell.complete("sa", 0), shell.complete("sa", 1)] == ["sales", None]
+    assert shell.complete("am", 0) == "amount"
+    assert shell.complete("Sele", 0) == "SELECT"
+
+
+# --- output ---
+
+
+def test_long_results_are_cut_with_a_note(db: vt.Database) -> None:
+    run = Run(db, "SELECT * FROM (VALUES (1), (2), (3)) AS v (a);", limit=2)
+    assert run.out == [" a", "---", " 1", " 2", "(2 of 3 rows; --limit shows more)"]
+
+
+def test_wide_rows_are_not_wrapped_in_a_script(db: vt.Database) -> None:
+    run = Run(db, f"SELECT '{'x' * 500}' AS a, '{'y' * 500}' AS b;")
+    assert len(run.out) == 4
+    assert len(run.out[2]) > 1000
+
+
+def test_json_output(db: vt.Database) -> None:
+    script = """
+        CREATE TABLE t (id int PRIMARY KEY, n numeric, f float8, b bytea, d date, j jsonb);
+        INSERT INTO t VALUES (1, 1.50, 'NaN', '\\x00ff', '2024-01-02', '{"a": [1]}');
+        SELECT * FROM t;
+        SELECT 1, 2;
+    """
+    run = Run(db, script, as_json=True)
+    assert run.fine
+    assert [json.loads(line) for line in run.out] == [
+        {"rowcount": 0},
+        {"rowcount": 1},
+        {
+            "rowcount": 1,
+            "columns": ["id", "n", "f", "b", "d", "j"],
+            "rows": [[1, "1.50", "NaN", "AP8=", "2024-01-02", {"a": [1]}]],
+        },
+        {"rowcount": 1, "columns": ["?column?", "?column?"], "rows": [[1, 2]]},
+    ]
+
+
+def test_json_says_when_rows_are_left_out(db: vt.Database) -> None:
+    run = Run(db, "VALUES (1), (2), (3);", as_json=True, limit=1)
+    assert json.loads(run.out[0]) == {"rowcount": 3, "columns": ["column1"], "rows": [[1]], "shown": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "NULL"),
+        (True, "true"),
+        (b"\x01", "\\x01"),
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (float("nan"), "NaN"),
+        (Decimal("1E+3"), "1000"),
+        (datetime.datetime(2024, 1, 2, 3, 4), "2024-01-02 03:04:00"),
+        ({"a": [1]}, '{"a": [1]}'),
+        ("a\nb\x1b[2J", "a\nb\\x1b[2J"),
+    ],
+)
+def test_cells(value: object, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_values_in_json() -> None:
+    assert [json_value(value) for value in (1, "x", None, 1.5, float("inf"), Decimal("1.0"), b"a")] == [
+        1, "x", None, 1.5, "Infinity", "1.0", "YQ=="
+    ]  # fmt: skip
+
+
+def test_data_cannot_write_to_the_terminal(db: vt.Database) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY, s text); INSERT INTO t VALUES (1, ?)", ["\x1b]0;title\x07 [red]x[/red] \u202e"])
+    run = Run(db, "TABLE t;")
+    assert "\x1b" not in "".join(run.out)
+    assert run.out[2] == " 1  | \\x1b]0;title\\x07 [red]x[/red] \\u202e" or "[red]x[/red]" in run.out[2]
+    assert printable("\x9b\u2066ok") == "\\x9b\\u2066ok"
+
+
+def test_errors_without_a_place_or_hint() -> None:
+    assert error_lines(vt.DataError("division by zero"), "SELECT 1 / 0") == ["ERROR: division by zero"]
+    assert error_lines(vt.ProgrammingError("x at line 9, column 1"), "one line") == ["ERROR: x"]
+
+
+# --- the program ---
+
+
+def test_the_command_line_runs_statements() -> None:
+    result = CliRunner().invoke(app, ["sql", "-c", "SELECT 1 + 1 AS two", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"rowcount": 1, "columns": ["two"], "rows": [[2]]}
+
+
+def test_the_exit_code_tells_of_errors() -> None:
+    result = CliRunner().invoke(app, ["sql", "-c", "SELECT 1; SELECT x"])
+    assert result.exit_code == 1
+    assert "ERROR: unknown column x" in result.stderr
+
+
+def test_a_script_on_the_standard_input_of_a_directory(tmp_path: Path) -> None:
+    runner = CliRunner()
+    made = runner.invoke(app, ["sql", str(tmp_path / "d")], input="CREATE TABLE t (a int);\nINSERT INTO t VALUES (7);\n")
+    assert made.exit_code == 0
+    read = runner.invoke(app, ["sql", str(tmp_path / "d"), "--limit", "1"], input="SELECT a FROM t;\n")
+    assert read.stdout.split() == ["a", "---", "7", "(1", "row)"]
+
+
+def test_a_path_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    result = CliRunner().invoke(app, ["sql", str(tmp_path / "file"), "-c", "SELECT 1"])
+    assert result.exit_code == 1
+    assert "is a file" in result.stderr
+
+
+class Terminal:
+    """The shell in a terminal of its own."""
+
+    def __init__(self, history: Path, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        environment = {**os.environ, HISTORY_VARIABLE: str(history), "TERM": "dumb"}
+        command = [sys.executable, "-m", "viewtide.cli", "sql", *arguments]
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True)
+        os.close(slave)
+        self._seen = ""
+
+    def until(self, text: str) -> str:
+        """What comes up to this text, which is waited for."""
+        while text not in self._seen:
+            try:
+                data = os.read(self._master, 4096)
+            except OSError:  # the other side has closed
+                data = b""
+            assert data, f"{text!r} did not come after {self._seen!r}"
+            self._seen += data.decode().replace("\r\n", "\n")
+        before, _, self._seen = self._seen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def ended(self) -> int:
+        return self.process.wait(READ_SECONDS_MAX)
+
+
+def test_a_terminal_with_history(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    terminal = Terminal(history)
+    terminal.until(PROMPT)
+    terminal.type("SELECT 1 AS one,\n")
+    terminal.until("viewtide-> ")
+    terminal.type("nothing;\n")
+    terminal.until("ERROR: unknown column nothing")
+    terminal.until(PROMPT)
+    terminal.type("BEGIN;\n")
+    terminal.until("viewtide=*> ")
+    terminal.type("SELECT 40 + 2 AS answer;\n")
+    assert "42" in terminal.until("(1 row)")
+    terminal.until("viewtide=*> ")
+    terminal.type("SELECT 1 / 0;\n")
+    terminal.until("viewtide=!> ")
+    terminal.type("\\q\n")
+    assert terminal.ended() == 0
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "SELECT 40 + 2 AS answer;" in history.read_text()
+
+
+def test_ctrl_c_forgets_what_was_typed_and_ctrl_d_ends(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.touch(mode=0o644)
+    terminal = Terminal(history)
+    terminal.until(PROMPT)
+    terminal.type("SELECT nothing\n")
+    terminal.until("viewtide-> ")
+    terminal.type("\x03")
+    terminal.until(PROMPT)
+    terminal.type("SELECT 7 AS seven;\n")
+    assert "ERROR" not in terminal.until("(1 row)")
+    terminal.until(PROMPT)
+    terminal.type("\x04")
+    assert terminal.ended() == 0
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_an_end_from_outside_ends_the_shell(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path / "history", str(tmp_path / "d"))
+    terminal.until(PROMPT)
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.ended() == EXIT_INTERRUPTED
+    with vt.connect(tmp_path / "d") as db:
+        assert db.tables() == []
