@@ -127,9 +127,10 @@ def _ended_properly() -> Iterator[None]:
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(signum)
 
-    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    before = {ending: signal.getsignal(ending) for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for ending, handler in before.items():
         # Who runs under nohup means to stay when the terminal goes.
-        if ending != signal.SIGHUP or signal.getsignal(ending) is not signal.SIG_IGN:
+        if ending != signal.SIGHUP or handler is not signal.SIG_IGN:
             signal.signal(ending, interrupt)
     try:
         yield
@@ -139,6 +140,9 @@ def _ended_properly() -> Iterator[None]:
     except Error as error:
         typer.echo(f"viewtide: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from error
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)
 
 
 def main() -> None:

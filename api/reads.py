@@ -286,6 +286,8 @@ class Reads:
     def _extremes(self, rows: ViewRows, state: Values | None, own: OwnRows) -> Values:
         """The minima and maxima of a group."""
         plan = rows.plan
+        if state is None and not plan.always:
+            return ()
         return tuple(
             self._extreme(
                 rows.values[number], plan.extreme_prefix(number, state or ()), each.last, own.get(each.table, NO_ROWS)

@@ -170,10 +170,12 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class FromItem:
-    """A relation with the names of its columns."""
+    """A relation with the names of its columns. `fields` are those of the relation, which a deep join makes anew at
+    every look."""
 
     relation: Relation
     scope: Scope
+    fields: tuple[Field, ...]
 
 
 def scan(table: Table, alias: str, place: Place | None = None) -> Scan:
@@ -194,7 +196,7 @@ def table_item(
     relation = replace(scan(table, alias, place), table=name)
     item = named_item(relation, alias, column_names)
     base = Base(0, table, relation.positions)
-    return FromItem(relation, replace(item.scope, bases=(base,)))
+    return FromItem(relation, replace(item.scope, bases=(base,)), relation.fields)
 
 
 def named_item(relation: Relation, alias: str, column_names: Sequence[str] = ()) -> FromItem:
@@ -204,30 +206,41 @@ def named_item(relation: Relation, alias: str, column_names: Sequence[str] = ())
         Visible(name, ColumnRef(0, position, name, field.type, field.nullable))
         for position, (name, field) in enumerate(zip(names, relation.fields, strict=True))
     )
-    return FromItem(relation, Scope({alias: columns}, columns))
+    return FromItem(relation, Scope({alias: columns}, columns), relation.fields)
 
 
 def side_by_side(left: FromItem, right: FromItem) -> Scope:
     """What a join's condition may name: both sides, before rows are padded with NULL."""
-    return _joined_scope(left, right, left.relation.fields + right.relation.fields)
+    return _joined_scope("inner", left, right)
 
 
 def joined(kind: str, left: FromItem, right: FromItem, condition: Expression | None) -> FromItem:
     relation = Join(kind, left.relation, right.relation, condition)
-    return FromItem(relation, _joined_scope(left, right, relation.fields))
+    fields = _padded(left.fields, kind in _PADS_LEFT) + _padded(right.fields, kind in _PADS_RIGHT)
+    return FromItem(relation, _joined_scope(kind, left, right), fields)
 
 
-def _joined_scope(left: FromItem, right: FromItem, fields: tuple[Field, ...]) -> Scope:
-    first, second = _moved(left.scope, 0, fields), _moved(right.scope, len(left.relation.fields), fields)
+_PADS_LEFT = ("right", "full")
+_PADS_RIGHT = ("left", "full")
+
+
+def _padded(fields: tuple[Field, ...], padded: bool) -> tuple[Field, ...]:
+    return tuple(replace(field, nullable=True) for field in fields) if padded else fields
+
+
+def _joined_scope(kind: str, left: FromItem, right: FromItem) -> Scope:
+    first = _moved(left.scope, 0, kind in _PADS_LEFT)
+    second = _moved(right.scope, len(left.fields), kind in _PADS_RIGHT)
     return Scope({**first.sources, **second.sources}, first.columns + second.columns, first.bases + second.bases)
 
 
-def _moved(scope: Scope, offset: int, fields: tuple[Field, ...]) -> Scope:
+def _moved(scope: Scope, offset: int, padded: bool) -> Scope:
     """The scope of an input inside a join: its columns stand further right, and may be NULL now."""
+    if not offset and not padded:
+        return scope
 
     def leaf(reference: ColumnRef) -> ColumnRef:
-        position = reference.position + offset
-        return replace(reference, position=position, nullable=fields[position].nullable)
+        return replace(reference, position=reference.position + offset, nullable=reference.nullable or padded)
 
     def move(columns: tuple[Visible, ...]) -> tuple[Visible, ...]:
         return tuple(Visible(column.name, mapped(column.expression, leaf)) for column in columns)
@@ -248,7 +261,7 @@ def joined_using(
     """
     conditions = [coercion.comparison("=", ours, theirs) for _, ours, theirs in pairs]
     item = joined(kind, left, right, all_of(conditions))
-    fields = item.relation.fields
+    fields = item.fields
     merged = []
     for (name, ours, theirs), condition in zip(pairs, conditions, strict=True):
         assert isinstance(condition, Call), "a comparison is a call"
@@ -265,13 +278,13 @@ def joined_using(
         merged.append(Visible(name, mapped(shown, lambda ref: replace(ref, nullable=fields[ref.position].nullable))))
     gone = {name for name, _, _ in pairs}
     rest = tuple(column for column in item.scope.columns if column.name not in gone)
-    return FromItem(item.relation, replace(item.scope, columns=tuple(merged) + rest))
+    return replace(item, scope=replace(item.scope, columns=tuple(merged) + rest))
 
 
 def find_source(source: Text, scope: Scope, alias: str, place: Place | None) -> tuple[Visible, ...]:
     columns = scope.sources.get(alias)
     if columns is None:
-        hint = nearest(alias, scope.sources) + "; an alias hides the name of its table"
+        hint = "; ".join(filter(None, (nearest(alias, scope.sources), "an alias hides the name of its table")))
         raise source.wrong(f"no table {alias} here in FROM", place, hint)
     return columns
 

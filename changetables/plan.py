@@ -50,6 +50,7 @@ __all__ = [
     "TOP",
     "WHOLE_TABLE",
     "Answers",
+    "Asking",
     "Contribution",
     "LookUp",
     "State",
@@ -216,13 +217,17 @@ class ViewPlan:
         yield from self._run((part, source), Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
         return self._finish(groups)
 
-    def constants(self) -> list[Contribution]:
-        """What the parts without any source give."""
+    def contribute_constants(self) -> Asking[list[Contribution]]:
+        """What the parts give that have no rows to go through: constant rows, some only where others are absent."""
         groups: dict[Row, object] = {}
         for number, part in enumerate(self.kept.parts):
-            if not part.graph.sources:
-                self._builder.constant(number)(groups)
+            if _first_source(part) is None:
+                yield from self._run((number, len(part.graph.sources)), Law.ONE_SOURCE, [((), 1)], groups)
         return self._finish(groups)
+
+    @property
+    def has_constants(self) -> bool:
+        return any(_first_source(part) is None for part in self.kept.parts)
 
     # --- reading ---
 
@@ -399,20 +404,10 @@ class _Builder:
         part, plan = self.kept.parts[place[0]], self.plan(place, law)
         writer = JoinWriter(part.graph, self.tables, self._compiler, self._memos, _needed(part), self._emitter(part))
         name = self._compiler.fresh("term_")
-        blame = self._compiler.bind(self._blame(part.graph.sources[place[1]].table), "blame")
+        sources = part.graph.sources
+        blame = self._compiler.bind(self._blame(sources[place[1]].table if place[1] < len(sources) else ""), "blame")
         self._compiler.define(writer.write(name, plan, blame))
         return cast(_TermFunction, self._compiler.namespace[name]), bool(plan.stages)
-
-    def constant(self, number: int) -> Callable[[object], None]:
-        """The function of a part without sources: its one row, if its conditions are TRUE."""
-        part, lines = self.kept.parts[number], Lines()
-        name = self._compiler.fresh("constant_")
-        with lines.block(f"def {name}(groups):"), lines.block("for m in (1,):"):
-            for condition in part.graph.filters:
-                lines.add(f"if not {self._compiler.condition(condition)}: continue")
-            self._emitter(part)(lines, self._compiler)
-        self._compiler.define(str(lines))
-        return cast(Callable[[object], None], self._compiler.namespace[name])
 
     def _emitter(self, part: Part) -> Callable[[Lines, Compiler], None]:
         def emit(lines: Lines, compiler: Compiler) -> None:
@@ -429,12 +424,12 @@ class _Builder:
         return emit
 
     def _blame(self, table_name: str) -> Callable[[DataError, Row | None], DataError]:
-        table = self.tables[table_name]
-        shown = not is_hidden(table_name)
+        table = None if not table_name or is_hidden(table_name) else self.tables[table_name]
 
         def blame(error: DataError, row: Row | None) -> DataError:
-            known = row is not None and shown
-            where = f" (row {tuple(row[p] for p in table.key)!r} of table {table.name!r})" if known and row else ""
+            where = ""
+            if row is not None and table is not None:
+                where = f" (row {tuple(row[p] for p in table.key)!r} of table {table.name!r})"
             return DataError(f"view {self.name!r}{where}: {error.message}", hint=error.hint)
 
         return blame

@@ -8,7 +8,7 @@ dropped at recovery, and a checkpoint comes before it is called ready.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
 from ..changetables.keeping import keep
 from ..changetables.keys import table_range
-from ..changetables.plan import Contribution, LookUp, ViewPlan, compile_view, needed_indexes
+from ..changetables.plan import Asking, Contribution, LookUp, ViewPlan, compile_view, needed_indexes
 from ..changetables.schema import Index, Table
 from ..changetables.types import Row
 from ..ltm.catalog import Catalog, View
@@ -116,13 +116,67 @@ def create_view(engine: Engine, name: str, relation: Relation, refresh: str, tex
     """Make a view, and first the hidden views and the indexes that it needs."""
     planned = Planned(engine.ltm.tables)
     keep(relation, planned)
+    views = [View(0, hidden, inner, refresh, "") for hidden, (inner, _) in planned.missing.items()]
+    views.append(View(0, name, relation, refresh, text, layout=layout))
+    if _create_over_nothing(engine, views):
+        return
     try:
-        for hidden, (inner, _) in planned.missing.items():
-            _create(engine, View(0, hidden, inner, refresh, ""))
-        _create(engine, View(0, name, relation, refresh, text, layout=layout))
+        for view in views:
+            _create(engine, view)
     except BaseException:
         _take_back(engine, _without_unused)
         raise
+
+
+class _NotEmpty(Exception):
+    """There are rows, so there are contents to compute."""
+
+
+def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
+    """Over empty tables there is nothing to compute: everything is made in one change. False: there is something."""
+
+    def add(catalog: Catalog, ts: int) -> Catalog:
+        tables = engine.ltm.tables
+        for view in views:
+            tables = _with_indexes(engine, tables, view)
+            plan = compile_view(view.name, 0, view.relation, tables)
+            if plan.has_constants or (plan.always and plan.fallible) or not _all_empty(engine, plan):
+                raise _NotEmpty
+            catalog = tables.catalog
+            made = replace(view, id=catalog.next_id, reads=plan.reads, ready_ts=ts)
+            tables = Tables(catalog.with_view(made), engine.ltm.horizon, tables)
+        return tables.catalog
+
+    try:
+        engine.change_catalog_at(add)
+    except _NotEmpty:
+        return False
+    return True
+
+
+def _with_indexes(engine: Engine, tables: Tables, view: View) -> Tables:
+    """The tables with the indexes that a view needs, as long as what they index is empty."""
+    kept = keep(view.relation, tables)
+    catalog = tables.catalog
+    for owner, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
+        if not any(index.columns == positions and index.ready for index in tables.table(owner).indexes):
+            if not _is_empty(engine, owner):
+                raise _NotEmpty
+            catalog = catalog.with_index(owner, Index(catalog.next_id, positions))
+    return tables if catalog is tables.catalog else Tables(catalog, engine.ltm.horizon, tables)
+
+
+def _all_empty(engine: Engine, plan: ViewPlan) -> bool:
+    return all(_is_empty(engine, name) for name in plan.reads)
+
+
+def _is_empty(engine: Engine, name: str) -> bool:
+    """Whether a table or view shows nothing. One that is being made in the same change is as empty as what it reads."""
+    tables = engine.ltm.tables
+    if name not in tables.by_name and name not in tables.views:
+        return True
+    rows = tables.source(name)
+    return next(engine.ltm.shown(rows, *table_range(rows.table.id), NEWEST), None) is None
 
 
 def _without_unused(catalog: Catalog) -> Catalog:
@@ -173,7 +227,7 @@ def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contri
     """The relation evaluated as of `at`, branch by branch, in pages of one source."""
     ltm = engine.ltm
     plan = ltm.tables.views[view.name].plan
-    yield plan.constants()
+    yield from _answered(engine, plan.contribute_constants(), at)
     if plan.kept.slice_of:
         kept, ordered = plan.kept, ltm.tables.views[plan.kept.slice_of]
         rows_count = None if kept.limit is None else kept.offset + kept.limit
@@ -182,15 +236,19 @@ def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contri
         rows = ltm.tables.source(table)
         stored = ltm.shown(rows, *table_range(rows.table.id), at)
         while page := [row for _, row in itertools.islice(stored, PAGE_ROWS)]:
-            running = plan.contribute_from(part, source, page)
-            answers: list[list[object]] | None = None
-            while True:
-                try:
-                    wanted = next(running) if answers is None else running.send(answers)
-                except StopIteration as finished:
-                    yield finished.value
-                    break
-                answers = [_answer(engine, look_up, at) for look_up in wanted]
+            yield from _answered(engine, plan.contribute_from(part, source, page), at)
+
+
+def _answered(engine: Engine, asking: Asking[list[Contribution]], at: int) -> Iterator[list[Contribution]]:
+    """What a propagation gives that is answered as of `at`."""
+    answers: list[list[object]] | None = None
+    while True:
+        try:
+            wanted = next(asking) if answers is None else asking.send(answers)
+        except StopIteration as finished:
+            yield finished.value
+            return
+        answers = [_answer(engine, look_up, at) for look_up in wanted]
 
 
 def _answer(engine: Engine, look_up: LookUp, at: int) -> list[object]:

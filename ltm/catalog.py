@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import cast
 
 from ..changetables.algebra import Relation
@@ -15,7 +16,7 @@ from ..changetables.schema import Index, Table
 from ..changetables.serialize import relation_from_plain, relation_to_plain, table_from_plain, table_to_plain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """`ready_ts` is the commit_ts from which on the view can be read, 0 while its contents are being computed.
 
@@ -36,6 +37,11 @@ class View:
     @property
     def hidden(self) -> bool:
         return is_hidden(self.name)
+
+    @cached_property
+    def plain_relation(self) -> object:
+        """Every change of the catalog writes it, so it is made once."""
+        return relation_to_plain(self.relation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +173,7 @@ def catalog_to_plain(catalog: Catalog) -> list[object]:
         [
             view.id,
             view.name,
-            relation_to_plain(view.relation),
+            view.plain_relation,
             view.refresh,
             view.text,
             view.ready_ts,

@@ -257,7 +257,7 @@ class Ltm:
     def extremes(self, view: ViewRows, state: Row | None, at: int) -> Row:
         """The minima and maxima of a stored row's group."""
         plan = view.plan
-        if not plan.extremes:
+        if not plan.extremes or (state is None and not plan.always):
             return ()
         group = state or ()
         return tuple(

@@ -144,9 +144,9 @@ class KeyMemo(dict[object, bytes]):
 
 
 def plan_term(graph: JoinGraph, tables: Mapping[str, Table], source: int, law: Law = Law.ONE_SOURCE) -> Term:
-    """The look-ups from `source`."""
+    """The look-ups from `source`; a number behind the last source stands for a constant row."""
     bound, stages = {source}, []
-    while len(bound) < len(graph.sources):
+    while not bound.issuperset(range(len(graph.sources))):
         found = _steps(graph, tables, source, bound, law)
         if not found:
             names = ", ".join(s.alias for i, s in enumerate(graph.sources) if i not in bound)
@@ -173,7 +173,7 @@ def _steps(graph: JoinGraph, tables: Mapping[str, Table], start: int, bound: set
         step = _step(table, other, bindings, state, source.anti)
         if not (source.anti and not step.by_key):
             found.append(step)
-    if not found and not tables[graph.sources[start].table].key:
+    if not found and start < len(graph.sources) and not tables[graph.sources[start].table].key:
         # The presence of anything at all has changed: that touches every row.
         other = next(i for i, source in enumerate(graph.sources) if i not in bound and not source.anti)
         return [Step(other, (), (), (), None, False, before if other < start else after, whole=True)]

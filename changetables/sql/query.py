@@ -128,7 +128,7 @@ def bind_rows(
     scope = Scope({alias: shown}, shown)
     queries = Queries(source, tables, parameters)
     try:
-        relation, _ = queries.where(FromItem(item.relation, scope), where, NO_CTES, outer=False)
+        relation, _ = queries.where(replace(item, scope=scope), where, NO_CTES, outer=False)
     except RecursionError:
         raise _too_deep(source) from None
     return Rows(relation, Binder(source, scope, "this clause", parameters=parameters))
@@ -525,7 +525,7 @@ class Queries:
             if negated and any(map(nullable, (*values, *items))):
                 equal = Call("is_distinct", (equal, Literal(False, BOOL)), BOOL)
             conditions = [*conditions, equal]
-        width = len(item.relation.fields)
+        width = len(item.fields)
 
         def leaf(reference: ColumnRef) -> ColumnRef:
             shift = 0 if reference.source else width

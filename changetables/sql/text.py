@@ -57,95 +57,24 @@ _NO_COMMA = frozenset(
 _NO_ALIAS = _NO_ITEM - {TokenType.L_PAREN}
 #: PostgreSQL's reserved words that sqlglot takes for names; those that are functions without parentheses are not here.
 _RESERVED = frozenset(
-    [
-        "all",
-        "analyse",
-        "analyze",
-        "and",
-        "any",
-        "array",
-        "as",
-        "asc",
-        "asymmetric",
-        "authorization",
-        "binary",
-        "both",
-        "case",
-        "cast",
-        "check",
-        "collate",
-        "collation",
-        "concurrently",
-        "constraint",
-        "create",
-        "cross",
-        "deferrable",
-        "desc",
-        "distinct",
-        "do",
-        "else",
-        "end",
-        "except",
-        "false",
-        "fetch",
-        "for",
-        "foreign",
-        "freeze",
-        "from",
-        "full",
-        "grant",
-        "group",
-        "having",
-        "ilike",
-        "in",
-        "initially",
-        "inner",
-        "intersect",
-        "into",
-        "is",
-        "isnull",
-        "join",
-        "lateral",
-        "leading",
-        "left",
-        "like",
-        "limit",
-        "natural",
-        "not",
-        "notnull",
-        "null",
-        "offset",
-        "on",
-        "only",
-        "or",
-        "order",
-        "outer",
-        "overlaps",
-        "placing",
-        "primary",
-        "references",
-        "returning",
-        "right",
-        "select",
-        "similar",
-        "some",
-        "symmetric",
-        "tablesample",
-        "then",
-        "to",
-        "trailing",
-        "true",
-        "union",
-        "unique",
-        "using",
-        "variadic",
-        "verbose",
-        "when",
-        "where",
-        "window",
-        "with",
-    ]
-)
+    {
+        "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "binary",
+        "both", "case", "cast", "check", "collate", "collation", "concurrently", "constraint", "create", "cross",
+        "deferrable", "desc", "distinct", "do", "else", "end", "except", "false", "fetch", "for", "foreign",
+        "freeze", "from", "full", "grant", "group", "having", "ilike", "in", "initially", "inner", "intersect",
+        "into", "is", "isnull", "join", "lateral", "leading", "left", "like", "limit", "natural", "not", "notnull",
+        "null", "offset", "on", "only", "or", "order", "outer", "overlaps", "placing", "primary", "references",
+        "returning", "right", "select", "similar", "some", "symmetric", "tablesample", "then", "to", "trailing",
+        "true", "union", "unique", "using", "variadic", "verbose", "when", "where", "window", "with",
+    }
+)  # fmt: skip
+#: Those of them that name an output only behind AS.
+_NEEDS_AS = frozenset(
+    {
+        "array", "create", "except", "fetch", "for", "from", "grant", "group", "having", "intersect", "into",
+        "limit", "offset", "on", "order", "returning", "union", "where", "window", "with",
+    }
+)  # fmt: skip
 _PARENTHESES = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
 
@@ -429,11 +358,18 @@ def _check_names(source: SqlText, node: exp.Expr) -> None:
         if start is None:
             continue
         written = source.text[start : identifier.meta["end"] + 1]
-        reserved = fold(written) in _RESERVED and not (
-            isinstance(identifier.parent, exp.Alias) or source.text[:start].rstrip().endswith(".")
-        )
+        reserved = fold(written) in _RESERVED and not _is_label(source, identifier, start)
         if written.startswith("'") or reserved:
             raise source.wrong(f'syntax error at or near "{written}"', source.place_of_offset(start))
+
+
+def _is_label(source: SqlText, identifier: exp.Expr, start: int) -> bool:
+    """Whether a reserved word stands where it may: as the name of an output, or behind a dot."""
+    before = fold(source.text[:start].rstrip()[-3:])
+    if before.endswith("."):
+        return True
+    behind_as = before.endswith("as") and not before[:-2].isalnum()
+    return isinstance(identifier.parent, exp.Alias) and (behind_as or fold(str(identifier.this)) not in _NEEDS_AS)
 
 
 def _syntax_error(source: SqlText, error: ParseError) -> ProgrammingError:
