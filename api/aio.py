@@ -28,7 +28,8 @@ from .reads import NO_KEY, Reads, Snapshot, ViewReads
 from .rows import Result, Row, Token
 from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
 from .transaction import Transaction
-from .view import VerifyReport, View, ViewStatus
+from .verify import Progress, VerifyReport
+from .view import View, ViewStatus
 
 if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
@@ -198,8 +199,13 @@ class AsyncView:
     async def set_refresh(self, refresh: str) -> None:
         self._view.set_refresh(refresh)
 
-    async def verify(self) -> VerifyReport:
-        return await asyncio.to_thread(self._view.verify)
+    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """`progress` is called in the thread that works, not on the loop."""
+        return await asyncio.to_thread(self._view.verify, progress)
+
+    async def repair(self, progress: Progress | None = None) -> VerifyReport:
+        """`progress` is called in the thread that works, not on the loop."""
+        return await asyncio.to_thread(self._view.repair, progress)
 
 
 class AsyncDatabase:

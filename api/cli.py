@@ -109,6 +109,33 @@ def sql(
         raise typer.Exit(EXIT_FAILED)
 
 
+VERIFY_HELP = (
+    "Compare views with their definitions evaluated from scratch.\n\n"
+    "PATH is the directory of a database that no other process has open. Without VIEWS all views are compared. A view "
+    "that differs is named with its rows; --repair makes exactly these right, and those of the views made from it.\n\n"
+    "The exit code is 1 if a view differs and was not repaired."
+)
+
+
+@app.command(help=VERIFY_HELP)
+def verify(
+    path: Annotated[Path, typer.Argument(help="The directory of a database.", show_default=False)],
+    views: Annotated[list[str] | None, typer.Argument(help="Names of views.", show_default=False)] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Make the rows right that differ.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
+) -> None:
+    if not (path / "store").exists():
+        raise typer.BadParameter(f"there is no database in {path}", param_hint="'PATH'")
+    # Imported here: --help and --version need none of it.
+    from .database import connect
+    from .verify import run_verify
+
+    with _ended_properly(), connect(path) as database:
+        fine = run_verify(database, views or (), repair=repair, as_json=as_json, out=sys.stdout, err=sys.stderr)
+    if not fine:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def _check_new(directory: Path) -> None:
     """The demo checks every row that it finds, so it needs a database of its own."""
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):

@@ -43,7 +43,7 @@ from .changetables.statements import (
     Update,
 )
 from .changetables.types import STR
-from .reads import Reads, Snapshot, view_rows
+from .reads import Reads, Snapshot
 from .rows import Columns, Result
 from .sql_reads import read_relation, tables_of
 from .sql_schema import change_schema
@@ -247,16 +247,18 @@ def _lines(reads: Reads, text: str) -> Result:
 
 def _explained(reads: Reads, statement: Explain | ExplainView, parameters: Parameters) -> str:
     from .changetables.execute import explain_query
-    from .changetables.sql.writes import bound_delete, bound_insert, bound_select, bound_update
-    from .sql_schema import explain_view
+    from .changetables.sql.writes import bound_delete, bound_insert, bound_select, bound_update, bound_view
+    from .database import Database
+    from .view import View
 
     reads._begin()
     tables = tables_of(reads)
     if isinstance(statement, ExplainView):
-        return view_rows(statement.name.text, reads._tables).plan.explain()
+        return View(reads._node, statement.name.text).explain()
     inner = statement.statement
     if isinstance(inner, CreateView):
-        return explain_view(reads, inner, tables)
+        bound_view(inner.query, tables)  # for its errors only: here they tell the place in the whole text
+        return Database(reads._node).explain_view(inner.query.text)
     if isinstance(inner, Select):
         return explain_query(bound_select(inner, tables, parameters), tables)
     if isinstance(inner, Insert):

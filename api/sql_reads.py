@@ -76,11 +76,8 @@ class ReadsReader:
         if entries is not None and entries.index.ready:
             own = reads._own(rows)
             added = rows_by_prefix(entries, own)
-            found = [reads._by_prefix(rows, entries, entries.codec.prefix(each), own, added) for each in values]
-        else:
-            found = [list(self._under(rows, each)) for each in values]
-        # A long value is stored cut: others may begin alike.
-        return [_having(some, columns, each) for some, each in zip(found, values, strict=True)]
+            return [reads._by_prefix(rows, entries, entries.codec.prefix(each), own, added) for each in values]
+        return [list(self._under(rows, each)) for each in values]
 
     def _under(self, rows: TableRows, values: Values) -> Iterator[Values]:
         """The rows whose key begins with these values."""

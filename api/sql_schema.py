@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,11 +25,10 @@ from .changetables.statements import (
 )
 from .changetables.types import Row as Values
 from .changetables.types import Value
-from .coordinator.build import Planned, build_index
+from .coordinator.build import build_index
 from .ltm.catalog import Catalog
 from .ltm.driver import NEWEST
 from .names import nearest
-from .reads import Reads
 from .row_ids import ROW_ID
 from .sql_writes import constants
 
@@ -300,14 +298,3 @@ def _drop_views(database: Database, statement: DropView) -> None:
     for text in dict.fromkeys(each.text for each in names):
         if text in database.views():  # not gone with another one yet
             database.drop_view(text, cascade=statement.cascade)
-
-
-def explain_view(reads: Reads, statement: CreateView, tables: Mapping[str, Table]) -> str:
-    """The plan that a view would have, as `db.explain_view` tells it."""
-    from .changetables.plan import compile_view
-    from .changetables.sql.writes import bound_view
-
-    relation = bound_view(statement.query, tables)
-    planned = Planned(reads._tables)
-    plan = compile_view(statement.name.text, 0, relation, planned)
-    return "\n".join([plan.explain(), *planned.explain()])

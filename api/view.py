@@ -9,13 +9,12 @@ from .changetables.algebra import scans
 from .changetables.errors import InterfaceError, NotSupportedError
 from .changetables.explain import explain
 from .changetables.keys import table_range
-from .changetables.recompute import recompute, same_bag
-from .changetables.types import Row as Values
+from .coordinator.embedded import Engine
+from .coordinator.verify import Progress, repair, verify
 from .durations import milliseconds
-from .ltm.driver import Ltm
-from .ltm.tables import TableRows, ViewRows
 from .reads import NO_KEY, OneViewRead, Snapshot, view_rows
 from .rows import Result, Row, Token
+from .verify import VerifyReport
 
 if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
@@ -33,17 +32,6 @@ class ViewStatus:
     rows: int
     tables: tuple[str, ...]
     sql: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """The stored view against a recompute at one timestamp. `differences` are (row, stored times, recomputed times)."""
-
-    view: str
-    ok: bool
-    rows_checked: int
-    differences: tuple[object, ...]
-    as_of: int
 
 
 class View:
@@ -128,18 +116,22 @@ class View:
         self._node.check_open()
         view_rows(self.name, self._node.engine.ltm.tables)
 
-    def verify(self) -> VerifyReport:
-        """Compare what is stored with the definition evaluated from scratch, at one timestamp, while writers go on."""
-        with self._reads() as view:
-            reads = view._reads
-            stored = view._outputs(*table_range(view._rows.view.id), None)
-            relation = view._rows.view.relation
-            tables, at = reads._tables, reads._begin()
-            names = {scan.table for scan in scans(relation)}
-            rows = {name: _rows_of(reads._ltm, tables.source(name), at) for name in names}
-            expected = recompute(relation, {name: tables.table(name) for name in names}, rows)
-            differences = tuple(same_bag(stored, expected))
-            return VerifyReport(self.name, not differences, len(expected), differences, at)
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Compare what is stored with the definition evaluated from scratch, at one timestamp, while writers go on.
+
+        Memory is bounded whatever the size of the view. `progress(rows_done, rows_expected)` is called now and then.
+        """
+        return VerifyReport.of(self.name, verify(self._checked_engine(), self.name, progress))
+
+    def repair(self, progress: Progress | None = None) -> VerifyReport:
+        """Make right exactly the rows that `verify` would name, also of the views that are made from this one. Writers
+        go on meanwhile."""
+        return VerifyReport.of(self.name, repair(self._checked_engine(), self.name, progress))
+
+    def _checked_engine(self) -> Engine:
+        self._node.check_open()
+        view_rows(self.name, self._node.engine.ltm.tables)
+        return self._node.engine
 
     def _reads(self, at_least: Token | None = None, max_lag: str | float | None = None) -> OneViewRead:
         """A read of its own; whoever calls it closes its snapshot."""
@@ -154,10 +146,6 @@ class View:
         except BaseException:
             snapshot.close()
             raise
-
-
-def _rows_of(ltm: Ltm, source: TableRows | ViewRows, at: int) -> list[Values]:
-    return [row for _, row in ltm.shown(source, *table_range(source.table.id), at)]
 
 
 def check_refresh(refresh: object) -> Literal["sync"]:

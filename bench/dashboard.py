@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         timing = Timing(timing.warm_up_s, options.seconds)
     cells = _cells(options)
     names: tuple[str, ...] = options.systems or tuple(SYSTEMS)
-    with _bench_folder(options.dir) as folder, ExitStack() as stack:
+    with bench_folder(options.dir) as folder, ExitStack() as stack:
         facts = machine.machine_facts(folder)
         print(", ".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
         systems = {name: stack.enter_context(SYSTEMS[name](folder)) for name in names}
@@ -145,7 +145,7 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
 
 
 @contextmanager
-def _bench_folder(chosen: Path | None) -> Iterator[Path]:
+def bench_folder(chosen: Path | None) -> Iterator[Path]:
     """A folder for all databases. Not in memory: a sync that costs nothing would compare nothing."""
     if chosen is not None and not chosen.is_dir():
         raise BenchError(f"--dir {chosen} is no folder")

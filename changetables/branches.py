@@ -335,16 +335,33 @@ def _joined(relation: Join, stored: Stored, path: tuple[int, ...]) -> list[Branc
     left = _expand(relation.left, stored, (*path, 0))
     right = _expand(relation.right, stored, (*path, 1))
     inner = [_product(one, other) for one, other in itertools.product(left, right)]
-    branches = _filtered(inner, conjuncts(relation.condition))
+    matched = _filtered(inner, conjuncts(relation.condition))
+    alone: list[list[Branch]] = [[], []]
     if relation.kind in ("left", "full"):
-        unmatched = Semi(relation.left, relation.right, relation.condition, anti=True, place=_place_of(relation.right))
-        branches += [_padded(branch, relation, right, first=True) for branch in _absent(unmatched, stored, path)]
+        unmatched = Semi(relation.left, relation.right, relation.condition, True, _place_of(relation.right))
+        alone[0] = [_padded(branch, relation, right, first=True) for branch in _absent(unmatched, stored, path)]
     if relation.kind in ("right", "full"):
         condition = _swapped(relation.condition, len(relation.left.fields), len(relation.right.fields))
-        unmatched = Semi(relation.right, relation.left, condition, anti=True, place=_place_of(relation.right))
-        alone = _absent(unmatched, stored, path, side=1)
-        branches += [_padded(branch, relation, left, first=False) for branch in alone]
-    return _bounded(branches)
+        unmatched = Semi(relation.right, relation.left, condition, True, _place_of(relation.right))
+        absent = _absent(unmatched, stored, path, side=1)
+        alone[1] = [_padded(branch, relation, left, first=False) for branch in absent]
+    if relation.kind != "inner" and not (_tells_presence(left) and _tells_presence(right)):
+        return _bounded(_marked((matched, *alone), path))
+    return _bounded([*matched, *alone[0], *alone[1]])
+
+
+def _tells_presence(side: Sequence[Branch]) -> bool:
+    """Whether the key of every row has a part that is not NULL: then NULLs in its place say that there is no row."""
+    return all(any(not part.nullable for part in branch.keys) for branch in side)
+
+
+def _marked(sides: Sequence[Sequence[Branch]], path: tuple[int, ...]) -> list[Branch]:
+    """The branches with a number of the side in front of their keys, so that no two sides make the same key."""
+    marked = []
+    for number, side in enumerate(sides):
+        mark = KeyPart((path, -1), "side", Literal(number, INT), False)
+        marked += [replace(branch, keys=(mark, *branch.keys)) for branch in side]
+    return marked
 
 
 def _place_of(relation: Relation) -> tuple[int, int] | None:
@@ -372,11 +389,7 @@ def _padded(branch: Branch, join: Join, others: Sequence[Branch], *, first: bool
 
 def _union(relation: SetOp, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
     sides = [_expand(relation.left, stored, (*path, 0)), _expand(relation.right, stored, (*path, 1))]
-    branches = []
-    for number, side in enumerate(sides):
-        mark = KeyPart((path, -1), "side", Literal(number, INT), False)
-        branches += [replace(branch, keys=(mark, *branch.keys)) for branch in side]
-    return aligned(_bounded(branches))
+    return aligned(_bounded(_marked(sides, path)))
 
 
 def aligned(branches: list[Branch]) -> list[Branch]:

@@ -1,4 +1,4 @@
-"""Casts with PostgreSQL 15's results, for compiled expressions: text forms, texts read, numbers and moments converted."""
+"""Casts with PostgreSQL 15's results, for compiled expressions: text forms, and texts, numbers and moments read."""
 
 from __future__ import annotations
 

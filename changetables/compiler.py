@@ -351,11 +351,7 @@ class Compiler:
             common = _common(common, code.type)
         items = [self._converted(code, common) for code in items]
         constants = [self.namespace.get(code.text) for code in items[1:] if code.simple]
-        if (
-            common.kind in _HASHED
-            and len(constants) == len(items) - 1
-            and None not in constants
-        ):
+        if common.kind in _HASHED and len(constants) == len(items) - 1 and None not in constants:
             name = self.bind(frozenset(constants), "items")
             return self._strict(items[:1], BOOL, ("{0} in " + name).format)
         evaluate, value = self._named(items[0])

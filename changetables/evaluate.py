@@ -357,7 +357,8 @@ def _converted(value: Value, source: Type, target: Type) -> Value:
 def _as_int(value: Value) -> int:
     """A float goes to the nearest integer, halves to the even one; a decimal's halves go away from zero."""
     if isinstance(value, float | Decimal) and not math.isfinite(value):
-        raise DataError(f"cannot convert {value} to integer")
+        special = "NaN" if is_nan(value) else "Infinity" if value > 0 else "-Infinity"
+        raise DataError(f"cannot convert {special} to integer")
     if isinstance(value, float):
         return _in_range(round(value))
     if isinstance(value, Decimal):

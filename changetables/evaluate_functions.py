@@ -150,6 +150,7 @@ def gcd(left: Value, right: Value) -> Value:
     assert isinstance(left, Decimal) and isinstance(right, Decimal), "the binder passes two of one type"
     if not (left.is_finite() and right.is_finite()):
         return DECIMAL_NAN
+    mathematics.require_gcd_digits(left, right)
     return _with_scale(_euclid(left, right), left, right)
 
 
@@ -160,6 +161,7 @@ def lcm(left: Value, right: Value) -> Value:
     assert isinstance(left, Decimal) and isinstance(right, Decimal), "the binder passes two of one type"
     if not (left.is_finite() and right.is_finite()):
         return DECIMAL_NAN
+    mathematics.require_gcd_digits(left, right)
     if not left or not right:
         return _with_scale(Decimal(0), left, right)
     multiple = EXACT.multiply(EXACT.divide_int(left.copy_abs(), _euclid(left, right)), right.copy_abs())
@@ -329,7 +331,7 @@ def repeat(text: str, count: int) -> str:
     if not text or count <= 0:
         return ""
     _limited(len(text) * count)
-    return "".join(text for _ in range(count))
+    return text * count
 
 
 def reverse(text: str) -> str:

@@ -1,7 +1,7 @@
 """Ad-hoc queries: a relation read through keys and indexes instead of kept.
 
     query = plan of the relation: conditions go down to the tables, inner joins are put in order, each table gets the
-            narrowest path (`access`), each operator becomes a node (`query_nodes`)
+            narrowest path (`access`), each operator becomes a node (`query_nodes`, `query_joins`)
 
 The result is the bag that `recompute` gives. A condition that may fail (a division) is not tested earlier than where it
 stands, on rows that would never have reached it; so what the oracle computes without an error, this does too.
@@ -33,21 +33,9 @@ from .algebra import (
 from .errors import InternalError
 from .evaluate import canonical
 from .expressions import Call, ColumnRef, Expression, Literal
-from .query_nodes import (
-    Coder,
-    DistinctNode,
-    FilterNode,
-    GroupNode,
-    JoinNode,
-    Node,
-    Pair,
-    ProjectNode,
-    SemiNode,
-    SetNode,
-    TableNode,
-    TopNode,
-    ValuesNode,
-)
+from .query_code import Coder
+from .query_joins import JoinNode, Pair, SemiNode, SetNode
+from .query_nodes import DistinctNode, FilterNode, GroupNode, Node, ProjectNode, TableNode, TopNode, ValuesNode
 from .rewriting import conjuncts, is_safe, moved, positions, rejects_null, sees_values_only, size, substituted
 from .schema import Table
 from .types import Row
@@ -266,8 +254,10 @@ class _Planner:
 
 def _parted(conditions: Conditions, test: Callable[[Expression], bool]) -> tuple[Conditions, Conditions]:
     """The conditions that pass the test, and the others."""
-    passing = [condition for condition in conditions if test(condition)]
-    return passing, [condition for condition in conditions if not test(condition)]
+    sides: tuple[Conditions, Conditions] = ([], [])
+    for condition in conditions:
+        sides[0 if test(condition) else 1].append(condition)
+    return sides
 
 
 def _placed(expression: Expression, places: Sequence[int]) -> Expression:

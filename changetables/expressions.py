@@ -80,10 +80,11 @@ OPERATORS = frozenset(
         "+", "-", "*", "/", "%", "neg", "=", "<>", "<", "<=", ">", ">=", "and", "or", "not",
         "is_null", "is_not_null", "is_distinct", "is_not_distinct", "in",
         "case", "coalesce", "nullif", "greatest", "least", "cast",
-        "abs", "ceil", "floor", "round", "trunc", "sign", "sqrt", "exp", "ln", "log", "log10", "power", "div", "gcd", "lcm",
-        "||", "concat", "concat_ws", "lower", "upper", "initcap", "length", "octet_length", "substring", "left", "right",
-        "btrim", "ltrim", "rtrim", "lpad", "rpad", "replace", "translate", "strpos", "starts_with", "repeat", "reverse",
-        "split_part", "ascii", "chr", "like", "ilike", "like_escape",
+        "abs", "ceil", "floor", "round", "trunc", "sign", "sqrt", "exp", "ln", "log", "log10", "power", "div",
+        "gcd", "lcm",
+        "||", "concat", "concat_ws", "lower", "upper", "initcap", "length", "octet_length", "substring",
+        "left", "right", "btrim", "ltrim", "rtrim", "lpad", "rpad", "replace", "translate", "strpos", "starts_with",
+        "repeat", "reverse", "split_part", "ascii", "chr", "like", "ilike", "like_escape",
         "add_days", "days_between", "add_interval", "date_trunc", "extract", "date_part", "make_date",
     }
 )  # fmt: skip

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from . import mathematics, moments, numbers, texts
-from .casts import date_to_timestamp as date_to_timestamp
-from .casts import decimal_to_float as decimal_to_float
 from .expressions import OPERATORS
 from .types import NAN, Value
 

@@ -32,6 +32,8 @@ DISPLAY_SCALE_DIGITS_MAX = 1_000
 EXP_ARGUMENT_MAX = 6_000
 #: Exponents of power() that are integers of 32 bits are computed by multiplication, larger ones by exp() and ln().
 _POWER_EXPONENT_MIN, _POWER_EXPONENT_MAX = -(2**31), 2**31 - 1
+#: Digits of numerics that gcd() and lcm() take: their time grows with the square, to seconds for the largest numerics.
+GCD_DIGITS_MAX = 20_000
 #: Digits that are computed beyond those of the result, so that one rounding decides.
 _GUARD_DIGITS = 20
 _BASE_DIGITS = 4
@@ -220,6 +222,7 @@ def decimal_div_whole(a: Decimal, b: Decimal) -> Decimal:
 def decimal_gcd(a: Decimal, b: Decimal) -> Decimal:
     if not (a.is_finite() and b.is_finite()):
         return DECIMAL_NAN
+    require_gcd_digits(a, b)
     scale = max(_scale(a), _scale(b))
     return _scaled(math.gcd(_unscaled(a, scale), _unscaled(b, scale)), scale)
 
@@ -227,9 +230,15 @@ def decimal_gcd(a: Decimal, b: Decimal) -> Decimal:
 def decimal_lcm(a: Decimal, b: Decimal) -> Decimal:
     if not (a.is_finite() and b.is_finite()):
         return DECIMAL_NAN
+    require_gcd_digits(a, b)
     scale = max(_scale(a), _scale(b))
     result = _scaled(math.lcm(_unscaled(a, scale), _unscaled(b, scale)), scale)
     return _limited(result)
+
+
+def require_gcd_digits(*numbers: Decimal) -> None:
+    if any(max(number.adjusted(), 0) + 1 + _scale(number) > GCD_DIGITS_MAX for number in numbers):
+        raise DataError("too many digits for gcd() or lcm()", hint=f"they take at most {GCD_DIGITS_MAX} digits")
 
 
 def _unscaled(x: Decimal, scale: int) -> int:

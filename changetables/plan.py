@@ -32,7 +32,6 @@ from .operators.join import (
     Law,
     LookUp,
     State,
-    Step,
     Term,
     plan_term,
 )
@@ -76,9 +75,9 @@ class ViewPlan:
     """The compiled plan of one view.
 
     `columns`: the outputs (name, type). `key_columns`: the key of the view (name, type, nullable). `sources`: the
-    tables and views that contribute to it; `reads`: these and what is looked into when it is read. `table`: what it
-    shows, as a table for others to read; `tables`: those that it reads. `columns_read`: (table, position) of all columns
-    that it needs.
+    tables and views that contribute to it; `reads`: these and what is looked into when it is read; `tables`: these as
+    tables. `table`: what it shows, as a table for others to read. `columns_read`: (table, position) of all columns that
+    it needs.
     """
 
     def __init__(
@@ -124,10 +123,14 @@ class ViewPlan:
         """
         if self.kept.slice_of:
             return (yield from self._propagate_slice(changes))
-        changed = [place for table in self.sources if changes.get(table) for place in self._places[table]]
+        changed = [place for table, places in self._places.items() if table in changes for place in places]
         groups: dict[Row, object] = {}
         if len(changed) == 1:
-            yield from self._run(changed[0], Law.ONE_SOURCE, self._changes(changed[0], changes), groups)
+            # The common case, written out.
+            term, looks_up = self._terms.get((changed[0], Law.ONE_SOURCE)) or self._term(changed[0], Law.ONE_SOURCE)
+            started = term(self._changes(changed[0], changes), groups)
+            if looks_up:
+                yield from cast("Asking[None]", started)
         elif changed:
             yield from _in_lock_step(self._several(changed, changes, groups))
         return self._finish(groups)
@@ -180,13 +183,14 @@ class ViewPlan:
         return terms
 
     def _run(self, place: _Place, law: Law, rows: Sequence[Change], groups: dict[Row, object]) -> Asking[None]:
-        compiled = self._terms.get((place, law))
-        if compiled is None:
-            self._terms[place, law] = compiled = self._builder.term(place, law)
-        term, looks_up = compiled
+        term, looks_up = self._terms.get((place, law)) or self._term(place, law)
         started = term(rows, groups)
         if looks_up:
             yield from cast("Asking[None]", started)
+
+    def _term(self, place: _Place, law: Law) -> tuple[_TermFunction, bool]:
+        compiled = self._terms[place, law] = self._builder.term(place, law)
+        return compiled
 
     def combine(self, first: Contribution, second: Contribution) -> Contribution | None:
         """Two contributions to one key as one, None if they cancel out."""

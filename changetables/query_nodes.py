@@ -17,34 +17,26 @@ import heapq
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from . import access
 from .access import InRange, Path, Reader
-from .accumulators import Accumulator, accumulator_of
-from .compiler import Compiler, Lines, column_leaf
+from .accumulators import accumulator_of
 from .errors import InternalError
 from .expressions import Aggregate, ColumnRef, Expression, Literal
-from .rewriting import ROW_ID_NAME, described, in_two_rows, selectivity
+from .query_code import Coder, Feeder, RowFunction, State
+from .rewriting import ROW_ID_NAME, described, selectivity
 from .schema import Table
-from .types import BOOL, Row, Type
+from .types import BOOL, Row
 
-#: The hidden column that says how often a row of a view counts.
-MULTIPLICITY = "*"
-#: Distinct keys up to which a join looks its partners up; above, it reads the other side once and hashes.
-LOOKED_UP_KEYS_MAX = 10_000
-#: Distinct keys of the first look-up where a LIMIT may end the query soon; each one after it has four times as many.
-KEYS_FIRST_LOOK_UP = 16
-#: Rows that a join holds at once while it looks their partners up.
-ROWS_PER_STEP_MAX = 10_000
 #: Rows up to which a LIMIT keeps the best ones in a heap; above, sorting all is faster.
 HEAP_ROWS_MAX = 10_000
+#: What EXPLAIN shows of the expression of a column.
+NAME_CHARACTERS_MAX = 120
 
 Columns: TypeAlias = tuple[int, ...]
-RowFunction: TypeAlias = Callable[[Iterable[Row]], Iterator[Row]]
 
 
 class Item(NamedTuple):
@@ -55,173 +47,21 @@ class Item(NamedTuple):
     nulls_first: bool
 
 
-class Coder:
-    """Compiles the expressions of one query. `r0` and `r1` are the names of rows in the generated code."""
-
-    def __init__(self) -> None:
-        self._compiler = Compiler(column_leaf, {"Reversed": Reversed})
-
-    def _function(self, head: str, body: Callable[[Lines], None]) -> Callable[..., object]:
-        name, lines = self._compiler.fresh("function_"), Lines()
-        with lines.block(f"def {name}({head}):"):
-            body(lines)
-        self._compiler.define(str(lines))
-        return cast("Callable[..., object]", self._compiler.namespace[name])
-
-    def condition(self, conditions: Sequence[Expression]) -> str:
-        """Source that is true when all conditions are TRUE: the first that is not ends the evaluation."""
-        return " and ".join(self._compiler.condition(condition) for condition in conditions) or "True"
-
-    def tuple_of(self, expressions: Iterable[Expression]) -> str:
-        texts = [self._compiler.value(expression).text for expression in expressions]
-        return f"({', '.join(texts)},)" if texts else "()"
-
-    def filtered(self, conditions: Sequence[Expression]) -> RowFunction:
-        def body(lines: Lines) -> None:
-            with lines.block("for r0 in rows:"), lines.block(f"if {self.condition(conditions)}:"):
-                lines.add("yield r0")
-
-        return cast(RowFunction, self._function("rows", body))
-
-    def projected(self, outputs: Sequence[Expression]) -> RowFunction:
-        def body(lines: Lines) -> None:
-            with lines.block("for r0 in rows:"):
-                lines.add(f"yield {self.tuple_of(outputs)}")
-
-        return cast(RowFunction, self._function("rows", body))
-
-    def stored(self, table: Table, conditions: Sequence[Expression], outputs: Sequence[Expression]) -> RowFunction:
-        """Physical rows to outputs: completed with defaults, tested, as often as their multiplicity says."""
-        defaults = self._compiler.bind(tuple(column.default for column in table.columns), "defaults")
-        counts = [place for place, column in enumerate(table.columns) if column.hidden and column.name == MULTIPLICITY]
-
-        def body(lines: Lines) -> None:
-            with lines.block("for r0 in rows:"):
-                with lines.block(f"if len(r0) < {len(table.columns)}:"):
-                    lines.add(f"r0 += {defaults}[len(r0):]")
-                with lines.block(f"if {self.condition(conditions)}:"):
-                    if not counts:
-                        lines.add(f"yield {self.tuple_of(outputs)}")
-                        return
-                    lines.add(f"made = {self.tuple_of(outputs)}")
-                    with lines.block(f"for _ in range(r0[{counts[0]}]):"):
-                        lines.add("yield made")
-
-        return cast(RowFunction, self._function("rows", body))
-
-    def key(self, expressions: Sequence[Expression], null_matches: Sequence[bool]) -> Callable[[Row], Row | None]:
-        """The values of a join key; None if one is NULL that is equal to nothing."""
-
-        def body(lines: Lines) -> None:
-            names = []
-            for number, (expression, matches) in enumerate(zip(expressions, null_matches, strict=True)):
-                code = self._compiler.value(expression)
-                names.append(f"k{number}")
-                lines.add(f"k{number} = {code.text}")
-                if code.nullable and not matches:
-                    with lines.block(f"if k{number} is None:"):
-                        lines.add("return None")
-            lines.add(f"return ({', '.join(names)},)" if names else "return ()")
-
-        return cast("Callable[[Row], Row | None]", self._function("r0", body))
-
-    def pair_test(self, conditions: Sequence[Expression], left_width: int) -> Callable[[Row, Row], bool]:
-        in_rows = [in_two_rows(condition, left_width) for condition in conditions]
-
-        def body(lines: Lines) -> None:
-            lines.add(f"return {self.condition(in_rows)}")
-
-        return cast("Callable[[Row, Row], bool]", self._function("r0, r1", body))
-
-    def group_feeder(
-        self, keys: Sequence[Expression], aggregates: Sequence[Aggregate]
-    ) -> Callable[[Iterable[Row], dict[Row, _State], Callable[[], _State]], None]:
-        """Feeds rows to the accumulators of their groups. Each state has the `add` of every accumulator."""
-
-        def body(lines: Lines) -> None:
-            with lines.block("for r0 in rows:"):
-                lines.add(f"key = {self.tuple_of(keys)}")
-                lines.add("state = groups.get(key)")
-                with lines.block("if state is None:"):
-                    lines.add("state = groups[key] = new()")
-                for number, aggregate in enumerate(aggregates):
-                    if aggregate.argument is None:
-                        lines.add(f"state[0][{number}](None)")
-                        continue
-                    code = self._compiler.value(aggregate.argument)
-                    lines.add(f"value = {code.text}")
-                    with lines.block("if value is not None:" if code.nullable else "if True:"):
-                        lines.add(f"state[0][{number}](value)")
-
-        function = self._function("rows, groups, new", body)
-        return cast("Callable[[Iterable[Row], dict[Row, _State], Callable[[], _State]], None]", function)
-
-    def sort_key(self, order: Sequence[tuple[Expression, bool, bool]]) -> Callable[[Row], tuple[object, ...]]:
-        """What Python sorts rows by: (expression, descending, nulls first) for each item."""
-
-        def body(lines: Lines) -> None:
-            parts = []
-            for number, (expression, descending, nulls_first) in enumerate(order):
-                name, code = f"k{number}", self._compiler.value(expression)
-                lines.add(f"{name} = {code.text}")
-                part = self._rank(name, code.type, descending)
-                if code.nullable:
-                    null, value = (0, 1) if nulls_first else (1, 0)
-                    part = f"(({null},) if {name} is None else ({value}, {part}))"
-                parts.append(part)
-            lines.add(f"return ({', '.join(parts)},)" if parts else "return ()")
-
-        return cast("Callable[[Row], tuple[object, ...]]", self._function("r0", body))
-
-    def _rank(self, name: str, type_: Type, descending: bool) -> str:
-        """A value in the order of SQL: NaN is above everything."""
-        kind = type_.kind
-        if kind in ("float", "decimal"):
-            nan = f"{name} != {name}" if kind == "float" else f"{name}.is_nan()"
-            if descending:
-                negated = f"-{name}" if kind == "float" else f"{name}.copy_negate()"
-                return f"((0, 0) if {nan} else (1, {negated}))"
-            return f"((1, 0) if {nan} else (0, {name}))"
-        if not descending:
-            return name
-        return f"-{name}" if kind == "int" else f"Reversed({name})"
-
-
-class Reversed:
-    """A value in descending order."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __lt__(self, other: Reversed) -> bool:
-        return bool(other.value < self.value)  # type: ignore[operator]  # Both are of one type, which has an order.
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reversed) and self.value == other.value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-
-_State: TypeAlias = tuple[list[Callable[[object], None]], list[Accumulator]]
-
-
 class Node(ABC):
-    """One operator. `names`: of the columns of its rows, for EXPLAIN. `estimate`: a guess of how many rows there are,
-    which orders joins. `restricted`: it surely does not give all rows of a table."""
+    """One operator. `width`: columns of its rows. `estimate`: a guess of how many rows there are, which orders joins.
+    `restricted`: it surely does not give all rows of a table."""
 
-    names: tuple[str, ...]
+    width: int
     estimate: float
     restricted: bool = True
 
     @abstractmethod
     def rows(self, reader: Reader) -> Iterator[Row]: ...
 
-    @property
-    def width(self) -> int:
-        return len(self.names)
+    @cached_property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """What EXPLAIN calls the columns."""
 
     @abstractmethod
     def explain(self, columns: Columns = ()) -> list[str]:
@@ -247,7 +87,12 @@ class Node(ABC):
         raise InternalError(f"{type(self).__name__} has no order")
 
 
-def _indented(lines: Iterable[str]) -> list[str]:
+def short(name: str) -> str:
+    """A chain of projections may double a column's expression at each step."""
+    return name if len(name) <= NAME_CHARACTERS_MAX else name[: NAME_CHARACTERS_MAX - 3] + "..."
+
+
+def indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
@@ -256,7 +101,12 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 class ValuesNode(Node):
     def __init__(self, rows: Sequence[Row], names: Iterable[str]) -> None:
-        self._rows, self.names, self.estimate = rows, tuple(names), float(len(rows))
+        self._rows, self._names, self.estimate = rows, tuple(names), float(len(rows))
+        self.width = len(self._names)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return self._names
 
     def rows(self, reader: Reader) -> Iterator[Row]:
         return iter(self._rows)
@@ -276,10 +126,17 @@ class TableNode(Node):
         self._path: Path = access.path_for(table, conditions)
         found = access.alternatives(conditions)
         self._constants = found[0] if len(found) == 1 else {}
-        self._columns = [f"{alias}.{column.name or ROW_ID_NAME}" for column in table.columns]
-        self.names = tuple(described(output, self._columns) for output in outputs)
+        self.width = len(self._outputs)
         self.restricted = bool(conditions)
         self.estimate = self._path.estimate * math.prod(map(selectivity, conditions))
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        return [f"{self._alias}.{column.name or ROW_ID_NAME}" for column in self._table.columns]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(short(described(output, self._columns)) for output in self._outputs)
 
     def with_outputs(self, outputs: Sequence[Expression]) -> TableNode:
         """The node under a projection, whose expressions are over physical rows already."""
@@ -367,8 +224,12 @@ class TableNode(Node):
 class FilterNode(Node):
     def __init__(self, coder: Coder, below: Node, conditions: Sequence[Expression]) -> None:
         self._coder, self._below, self._conditions = coder, below, tuple(conditions)
-        self.names = below.names
+        self.width = below.width
         self.estimate = below.estimate * math.prod(map(selectivity, conditions))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return self._below.names
 
     @cached_property
     def _filter(self) -> RowFunction:
@@ -394,14 +255,17 @@ class FilterNode(Node):
 
     def explain(self, columns: Columns = ()) -> list[str]:
         conditions = " AND ".join(described(condition, self.names) for condition in self._conditions)
-        return [f"filter {conditions}", *_indented(self._below.explain(columns))]
+        return [f"filter {conditions}", *indented(self._below.explain(columns))]
 
 
 class ProjectNode(Node):
     def __init__(self, coder: Coder, below: Node, outputs: Sequence[Expression]) -> None:
         self._coder, self._below, self._outputs = coder, below, tuple(outputs)
-        self.names = tuple(described(output, below.names) for output in outputs)
-        self.estimate, self.restricted = below.estimate, below.restricted
+        self.width, self.estimate, self.restricted = len(self._outputs), below.estimate, below.restricted
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(short(described(output, self._below.names)) for output in self._outputs)
 
     @property
     def below(self) -> Node:
@@ -454,7 +318,7 @@ class ProjectNode(Node):
 
     def explain(self, columns: Columns = ()) -> list[str]:
         below = self._below.explain(tuple(self._below_columns(columns)))
-        return [f"project {', '.join(self.names)}", *_indented(below)]
+        return [f"project {', '.join(self.names)}", *indented(below)]
 
 
 class GroupNode(Node):
@@ -462,23 +326,27 @@ class GroupNode(Node):
         self._coder, self._below = coder, below
         self._keys, self._aggregates = tuple(keys), tuple(aggregates)
         self._makers = [accumulator_of(aggregate) for aggregate in aggregates]
-        self.names = (
-            *(described(key, below.names) for key in keys),
-            *(_aggregate_text(aggregate, below.names) for aggregate in aggregates),
-        )
+        self.width = len(self._keys) + len(self._aggregates)
         self.estimate = below.estimate * 0.1 if keys else 1.0
 
     @cached_property
-    def _feed(self) -> Callable[[Iterable[Row], dict[Row, _State], Callable[[], _State]], None]:
+    def names(self) -> tuple[str, ...]:
+        below = self._below.names
+        texts = [described(key, below) for key in self._keys]
+        texts += [_aggregate_text(aggregate, below) for aggregate in self._aggregates]
+        return tuple(map(short, texts))
+
+    @cached_property
+    def _feed(self) -> Feeder:
         return self._coder.group_feeder(self._keys, self._aggregates)
 
-    def _new(self) -> _State:
+    def _new(self) -> State:
         accumulators = [make() for make in self._makers]
         return [accumulator.add for accumulator in accumulators], accumulators
 
     def _grouped(self, rows: Iterable[Row]) -> Iterator[Row]:
         # Without GROUP BY there is one row, whatever is selected.
-        groups: dict[Row, _State] = {} if self._keys else {(): self._new()}
+        groups: dict[Row, State] = {} if self._keys else {(): self._new()}
         self._feed(rows, groups, self._new)
         for key, (_, accumulators) in groups.items():
             yield key + tuple(accumulator.result() for accumulator in accumulators)
@@ -522,7 +390,7 @@ class GroupNode(Node):
         keys, aggregates = self.names[: len(self._keys)], self.names[len(self._keys) :]
         title = f"group by {', '.join(keys)}" if keys else "group" if self._edge is None else "first row"
         below = self._below.explain(tuple(self._below_columns(columns)))
-        return [f"{title}: {', '.join(aggregates)}" if aggregates else title, *_indented(below)]
+        return [f"{title}: {', '.join(aggregates)}" if aggregates else title, *indented(below)]
 
 
 def _aggregate_text(aggregate: Aggregate, names: Sequence[str]) -> str:
@@ -533,11 +401,15 @@ def _aggregate_text(aggregate: Aggregate, names: Sequence[str]) -> str:
 
 class DistinctNode(Node):
     def __init__(self, below: Node) -> None:
-        self._below, self.names = below, below.names
+        self._below, self.width = below, below.width
         self.estimate, self.restricted = below.estimate, below.restricted
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return self._below.names
+
     def rows(self, reader: Reader) -> Iterator[Row]:
-        return _once(self._below.rows(reader))
+        return once(self._below.rows(reader))
 
     def usable(self, columns: Columns) -> Columns:
         return self._below.usable(columns)
@@ -546,19 +418,19 @@ class DistinctNode(Node):
         return self._below.is_unique(columns)
 
     def fetch(self, reader: Reader, columns: Columns, keys: Iterable[Row]) -> Iterator[Row]:
-        return _once(self._below.fetch(reader, columns, keys))
+        return once(self._below.fetch(reader, columns, keys))
 
     def ordered(self, items: Sequence[Item]) -> int:
         return self._below.ordered(items)
 
     def in_order(self, reader: Reader, items: Sequence[Item]) -> Iterator[Row]:
-        return _once(self._below.in_order(reader, items))
+        return once(self._below.in_order(reader, items))
 
     def explain(self, columns: Columns = ()) -> list[str]:
-        return ["distinct", *_indented(self._below.explain(columns))]
+        return ["distinct", *indented(self._below.explain(columns))]
 
 
-def _once(rows: Iterable[Row]) -> Iterator[Row]:
+def once(rows: Iterable[Row]) -> Iterator[Row]:
     seen: set[Row] = set()
     for row in rows:
         if row not in seen:
@@ -587,8 +459,12 @@ class TopNode(Node):
             if isinstance(expression, ColumnRef)
         ]
         self._followed = below.ordered(self._items) if limit is not None else 0
-        self.names = below.names
+        self.width = below.width
         self.estimate = below.estimate if limit is None else min(below.estimate, float(limit))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return self._below.names
 
     @cached_property
     def _key(self) -> Callable[[Row], tuple[object, ...]]:
@@ -622,398 +498,4 @@ class TopNode(Node):
         offset = f" after {self._offset}" if self._offset else ""
         how = ", in the order of the primary key" if self._followed else ""
         by = ", ".join(parts) or "the whole row"
-        return [f"{title}{offset} by {by}{how}", *_indented(self._below.explain())]
-
-
-# --- two inputs ---
-
-
-class Pair(NamedTuple):
-    """left = right, each an expression over the rows of its own side. `null_matches`: IS NOT DISTINCT FROM."""
-
-    left: Expression
-    right: Expression
-    null_matches: bool
-
-
-class _Match:
-    """What a join and a semi-join have in common: the keys of both sides, and how rows of one are looked up by the
-    keys of the other."""
-
-    def __init__(
-        self, coder: Coder, left: Node, right: Node, pairs: Sequence[Pair], others: Sequence[Expression]
-    ) -> None:
-        self._coder, self._left, self._right = coder, left, right
-        self.pairs, self.others = tuple(pairs), tuple(others)
-        self.from_left = self._lookup(right, [pair.right for pair in pairs])
-        self.from_right = self._lookup(left, [pair.left for pair in pairs])
-
-    def _lookup(self, node: Node, sides: Sequence[Expression]) -> tuple[Columns, Columns]:
-        """The columns by which `node` can be looked up, and their places in the key; both empty if it cannot."""
-        places = {
-            side.position: place
-            for place, side in enumerate(sides)
-            if isinstance(side, ColumnRef) and not self.pairs[place].null_matches
-        }
-        columns = node.usable(tuple(places))
-        return columns, tuple(places[column] for column in columns)
-
-    @cached_property
-    def left_key(self) -> Callable[[Row], Row | None]:
-        return self._coder.key([pair.left for pair in self.pairs], [pair.null_matches for pair in self.pairs])
-
-    @cached_property
-    def right_key(self) -> Callable[[Row], Row | None]:
-        return self._coder.key([pair.right for pair in self.pairs], [pair.null_matches for pair in self.pairs])
-
-    @cached_property
-    def test(self) -> Callable[[Row, Row], bool]:
-        return self._coder.pair_test(self.others, self._left.width)
-
-    def left_by_key(self, rows: Iterable[Row]) -> dict[Row, list[Row]]:
-        return _by_key(rows, self.left_key)
-
-    def right_by_key(self, rows: Iterable[Row]) -> dict[Row, list[Row]]:
-        return _by_key(rows, self.right_key)
-
-    def looked_up(
-        self, reader: Reader, left: Iterator[Row], first: int
-    ) -> Iterator[tuple[Iterable[Row], dict[Row, list[Row]] | None]]:
-        """Rows of the left side, some at a time, with their partners by key. Each key is looked up once. None: there
-        are too many different keys for that, and these are all rows that are left."""
-        columns, places = self.from_left
-        known: dict[Row, list[Row]] = {}
-        limit = first
-        while rows := self._some(left, known, limit):
-            keys = dict.fromkeys(key for key in map(self.left_key, rows) if key is not None and key not in known)
-            if len(known) + len(keys) > LOOKED_UP_KEYS_MAX:
-                yield itertools.chain(rows, left), None
-                return
-            if keys:
-                wanted = dict.fromkeys(tuple(key[place] for place in places) for key in keys)
-                found = self.right_by_key(self._right.fetch(reader, columns, wanted))
-                known.update((key, found.get(key, [])) for key in keys)
-            yield rows, known
-            limit = min(4 * limit, access.KEYS_PER_CALL_MAX)
-
-    def _some(self, rows: Iterator[Row], known: Container[Row], limit: int) -> list[Row]:
-        """The next rows, with at most so many keys that are not known yet."""
-        some: list[Row] = []
-        new: set[Row] = set()
-        for row in rows:
-            some.append(row)
-            key = self.left_key(row)
-            if key is not None and key not in known:
-                new.add(key)
-            if len(new) >= limit or len(some) >= ROWS_PER_STEP_MAX:
-                break
-        return some
-
-    def explain(self) -> str:
-        left, right = self._left.names, self._right.names
-        pairs = [
-            f"{described(pair.left, left)} {'IS NOT DISTINCT FROM' if pair.null_matches else '='}"
-            f" {described(pair.right, right)}"
-            for pair in self.pairs
-        ]
-        return " AND ".join([*pairs, *(described(other, left + right) for other in self.others)]) or "TRUE"
-
-
-def _by_key(rows: Iterable[Row], key_of: Callable[[Row], Row | None]) -> dict[Row, list[Row]]:
-    found: dict[Row, list[Row]] = {}
-    for row in rows:
-        key = key_of(row)
-        if key is not None:
-            found.setdefault(key, []).append(row)
-    return found
-
-
-class JoinNode(Node):
-    """`kind`: inner, left or full. The left side is the one that is thought to be smaller, or must be kept."""
-
-    def __init__(
-        self, coder: Coder, kind: str, left: Node, right: Node, pairs: Sequence[Pair], others: Sequence[Expression]
-    ) -> None:
-        self._kind, self._left, self._right = kind, left, right
-        self._match = _Match(coder, left, right, pairs, others)
-        self._nulls = (None,) * right.width
-        columns, _ = self._match.from_left
-        unique = bool(columns) and right.is_unique(columns)
-        # All rows of a table have partners all over the other one: reading that as a whole is faster than an index.
-        self._looks_up = bool(columns) and kind != "full" and (left.restricted or unique)
-        self.names = left.names + right.names
-        self.estimate = self._estimate(unique)
-        self.restricted = left.restricted or right.restricted
-
-    def _estimate(self, unique: bool) -> float:
-        left, right = self._left.estimate, self._right.estimate
-        if unique:
-            return left
-        return max(left, right) if self._match.pairs else left * max(right, 1.0)
-
-    def rows(self, reader: Reader) -> Iterator[Row]:
-        return self._joined(reader, self._left.rows(reader))
-
-    def _joined(self, reader: Reader, left: Iterator[Row]) -> Iterator[Row]:
-        if not self._looks_up:
-            return self._hashed(reader, left)
-        return self._looked_up(reader, left, access.KEYS_PER_CALL_MAX, self._hashed)
-
-    def _looked_up(
-        self,
-        reader: Reader,
-        left: Iterator[Row],
-        first: int,
-        otherwise: Callable[[Reader, Iterable[Row]], Iterator[Row]],
-    ) -> Iterator[Row]:
-        for rows, by_key in self._match.looked_up(reader, left, first):
-            yield from otherwise(reader, rows) if by_key is None else self._with(rows, by_key)
-
-    def _hashed(self, reader: Reader, left: Iterable[Row]) -> Iterator[Row]:
-        if self._kind == "full":
-            return self._full(left, list(self._right.rows(reader)))
-        if self._kind == "inner" and self._left.estimate <= self._right.estimate:
-            return self._hashed_left(reader, left)
-        return self._hashed_right(reader, left)
-
-    def _with(self, left: Iterable[Row], by_key: dict[Row, list[Row]]) -> Iterator[Row]:
-        key_of, nulls, outer = self._match.left_key, self._nulls, self._kind != "inner"
-        test = self._match.test if self._match.others else None
-        for row in left:
-            key = key_of(row)
-            partners = by_key.get(key, ()) if key is not None else ()
-            if test is not None:
-                partners = [partner for partner in partners if test(row, partner)]
-            for partner in partners:
-                yield row + partner
-            if outer and not partners:
-                yield row + nulls
-
-    def _hashed_left(self, reader: Reader, left: Iterable[Row]) -> Iterator[Row]:
-        """Inner joins only: the smaller side is kept in memory, the other one goes by."""
-        by_key = self._match.left_by_key(left)
-        if not by_key:
-            return
-        key_of = self._match.right_key
-        test = self._match.test if self._match.others else None
-        for partner in self._right.rows(reader):
-            key = key_of(partner)
-            for row in by_key.get(key, ()) if key is not None else ():
-                if test is None or test(row, partner):
-                    yield row + partner
-
-    def _hashed_right(self, reader: Reader, left: Iterable[Row]) -> Iterator[Row]:
-        """Keeps the order of the left side."""
-        return self._with(left, self._match.right_by_key(self._right.rows(reader)))
-
-    def _full(self, left: Iterable[Row], right: list[Row]) -> Iterator[Row]:
-        # The place of a row goes along as its last value: equal rows are told apart by it.
-        by_key = self._match.right_by_key((*row, place) for place, row in enumerate(right))
-        matched: set[object] = set()
-        for row in left:
-            key, alone = self._match.left_key(row), True
-            for *partner, place in by_key.get(key, ()) if key is not None else ():
-                if self._match.test(row, tuple(partner)):
-                    matched.add(place)
-                    alone = False
-                    yield row + tuple(partner)
-            if alone:
-                yield row + self._nulls
-        nulls = (None,) * self._left.width
-        yield from (nulls + row for place, row in enumerate(right) if place not in matched)
-
-    def usable(self, columns: Columns) -> Columns:
-        if self._kind == "full":
-            return ()
-        return self._left.usable(tuple(column for column in columns if column < self._left.width))
-
-    def fetch(self, reader: Reader, columns: Columns, keys: Iterable[Row]) -> Iterator[Row]:
-        return self._joined(reader, self._left.fetch(reader, columns, keys))
-
-    def ordered(self, items: Sequence[Item]) -> int:
-        if self._kind == "full":
-            return 0
-        return self._left.ordered(self._left_items(items))
-
-    def _left_items(self, items: Sequence[Item]) -> list[Item]:
-        return list(itertools.takewhile(lambda item: item.column < self._left.width, items))
-
-    def in_order(self, reader: Reader, items: Sequence[Item]) -> Iterator[Row]:
-        left = self._left.in_order(reader, self._left_items(items))
-        if self._match.from_left[0]:
-            return self._looked_up(reader, left, KEYS_FIRST_LOOK_UP, self._hashed_right)
-        return self._hashed_right(reader, left)
-
-    def explain(self, columns: Columns = ()) -> list[str]:
-        how = "by look-up" if self._looks_up else "by hash" if self._match.pairs else "each row with each"
-        return [
-            f"{self._kind} join on {self._match.explain()}, {how}",
-            *_indented(self._left.explain(columns)),
-            *_indented(self._right.explain(self._match.from_left[0] if self._looks_up else ())),
-        ]
-
-
-class SemiNode(Node):
-    """The rows of the left side that have a partner, or with `anti`, that have none.
-
-    `null_pair` is (x = y) IS NOT FALSE, what NOT IN asks: x and y are equal, or one of them is NULL.
-    """
-
-    def __init__(
-        self,
-        coder: Coder,
-        left: Node,
-        right: Node,
-        pairs: Sequence[Pair],
-        others: Sequence[Expression],
-        anti: bool,
-        null_pair: Pair | None = None,
-    ) -> None:
-        self._left, self._right, self._anti = left, right, anti
-        self._match = _Match(coder, left, right, pairs, others)
-        self._null_pair = None if null_pair is None else _NullPair(coder, null_pair)
-        self.names, self.estimate = left.names, left.estimate * 0.5
-        right_columns, left_columns = self._match.from_left[0], self._match.from_right[0]
-        plain = null_pair is None
-        unique = bool(right_columns) and right.is_unique(right_columns)
-        # From the side that is thought to have fewer rows the other one is looked up.
-        self._from_right = (
-            plain and not anti and bool(left_columns) and right.restricted and right.estimate < left.estimate
-        )
-        self._from_left = plain and not self._from_right and bool(right_columns) and (left.restricted or unique)
-
-    def rows(self, reader: Reader) -> Iterator[Row]:
-        if self._from_right:
-            by_key = self._match.right_by_key(self._right.rows(reader))
-            return self._with(self._left_rows(reader, by_key), by_key)
-        return self._kept(reader, self._left.rows(reader))
-
-    def _left_rows(self, reader: Reader, keys: Collection[Row]) -> Iterator[Row]:
-        if len(keys) > LOOKED_UP_KEYS_MAX:
-            return self._left.rows(reader)
-        columns, places = self._match.from_right
-        wanted = dict.fromkeys(tuple(key[place] for place in places) for key in keys)
-        # A key with a NULL (of IS NOT DISTINCT FROM) has none in these places.
-        return self._left.fetch(reader, columns, wanted)
-
-    def _kept(self, reader: Reader, left: Iterator[Row], first: int = access.KEYS_PER_CALL_MAX) -> Iterator[Row]:
-        if not self._from_left:
-            yield from self._hashed(reader, left)
-            return
-        for rows, by_key in self._match.looked_up(reader, left, first):
-            yield from self._hashed(reader, rows) if by_key is None else self._with(rows, by_key)
-
-    def _hashed(self, reader: Reader, left: Iterable[Row]) -> Iterator[Row]:
-        right = self._right.rows(reader)
-        if self._null_pair is not None:
-            return self._null_pair.kept(self._match, left, right, self._anti)
-        if not self._match.pairs and not self._match.others:
-            right = itertools.islice(right, 1)  # Whether there is any row decides.
-        return self._with(left, self._match.right_by_key(right))
-
-    def _with(self, left: Iterable[Row], by_key: dict[Row, list[Row]]) -> Iterator[Row]:
-        key_of, test, anti = self._match.left_key, self._match.test, self._anti
-        tested = bool(self._match.others)
-        for row in left:
-            key = key_of(row)
-            partners = by_key.get(key, ()) if key is not None else ()
-            found = any(test(row, partner) for partner in partners) if tested else bool(partners)
-            if found != anti:
-                yield row
-
-    def usable(self, columns: Columns) -> Columns:
-        return self._left.usable(columns)
-
-    def is_unique(self, columns: Columns) -> bool:
-        return self._left.is_unique(columns)
-
-    def fetch(self, reader: Reader, columns: Columns, keys: Iterable[Row]) -> Iterator[Row]:
-        return self._kept(reader, self._left.fetch(reader, columns, keys))
-
-    def ordered(self, items: Sequence[Item]) -> int:
-        return 0 if self._from_right else self._left.ordered(items)
-
-    def in_order(self, reader: Reader, items: Sequence[Item]) -> Iterator[Row]:
-        return self._kept(reader, self._left.in_order(reader, items), KEYS_FIRST_LOOK_UP)
-
-    def explain(self, columns: Columns = ()) -> list[str]:
-        from_right = self._from_right and not columns
-        looks_up = from_right or self._from_left
-        hashed = self._match.pairs or self._null_pair is not None
-        how = "by look-up" if looks_up else "by hash" if hashed else "each row with each"
-        on = self._match.explain()
-        if self._null_pair is not None:
-            null_pair = self._null_pair.explain(self._left.names, self._right.names)
-            on = null_pair if on == "TRUE" else f"{null_pair} AND {on}"
-        left = self._left.explain(self._match.from_right[0] if from_right else columns)
-        right = self._right.explain(self._match.from_left[0] if self._from_left else ())
-        return [f"{'anti' if self._anti else 'semi'}-join on {on}, {how}", *_indented(left), *_indented(right)]
-
-
-class _NullPair:
-    """Partners by (x = y) IS NOT FALSE, without comparing each row with each: a hash of y inside the hash of the keys,
-    and the rows with NULL beside it."""
-
-    def __init__(self, coder: Coder, pair: Pair) -> None:
-        self._pair = pair
-        self._left = coder.key([pair.left], [True])
-        self._right = coder.key([pair.right], [True])
-
-    def kept(self, match: _Match, left: Iterable[Row], right: Iterable[Row], anti: bool) -> Iterator[Row]:
-        by_key = {key: _by_key(rows, self._right) for key, rows in match.right_by_key(right).items()}
-        for row in left:
-            key = match.left_key(row)
-            partners = self._partners(row, by_key.get(key, {})) if key is not None else iter(())
-            if any(match.test(row, partner) for partner in partners) != anti:
-                yield row
-
-    def _partners(self, left: Row, by_value: dict[Row, list[Row]]) -> Iterator[Row]:
-        value = self._left(left)
-        if value is None or value == (None,):
-            return itertools.chain.from_iterable(by_value.values())
-        return itertools.chain(by_value.get(value, ()), by_value.get((None,), ()))
-
-    def explain(self, left: Sequence[str], right: Sequence[str]) -> str:
-        return f"({described(self._pair.left, left)} = {described(self._pair.right, right)}) IS NOT FALSE"
-
-
-class SetNode(Node):
-    def __init__(self, kind: str, keeps_all: bool, left: Node, right: Node) -> None:
-        self._kind, self._all, self._left, self._right = kind, keeps_all, left, right
-        self.names = left.names
-        self.estimate = left.estimate + right.estimate if kind == "union" else left.estimate
-        self.restricted = left.restricted and right.restricted
-
-    def rows(self, reader: Reader) -> Iterator[Row]:
-        return self._combined(self._left.rows(reader), self._right.rows(reader))
-
-    def _combined(self, left: Iterator[Row], right: Iterator[Row]) -> Iterator[Row]:
-        if self._kind == "union":
-            both = itertools.chain(left, right)
-            return both if self._all else _once(both)
-        if self._all:
-            return self._counted(left, Counter(right))
-        others, wanted = set(right), self._kind == "intersect"
-        return _once(row for row in left if (row in others) == wanted)
-
-    def _counted(self, left: Iterable[Row], others: Counter[Row]) -> Iterator[Row]:
-        """Each row of the right side takes one equal row of the left side: INTERSECT keeps those, EXCEPT the rest."""
-        for row in left:
-            taken = others[row] > 0
-            if taken:
-                others[row] -= 1
-            if taken == (self._kind == "intersect"):
-                yield row
-
-    def usable(self, columns: Columns) -> Columns:
-        both = self._right.usable(self._left.usable(columns))
-        # Either side may go by fewer columns if it is given fewer.
-        return both if both == self._left.usable(both) else ()
-
-    def fetch(self, reader: Reader, columns: Columns, keys: Iterable[Row]) -> Iterator[Row]:
-        wanted = list(keys)
-        return self._combined(self._left.fetch(reader, columns, wanted), self._right.fetch(reader, columns, wanted))
-
-    def explain(self, columns: Columns = ()) -> list[str]:
-        title = f"{self._kind}{' all' if self._all else ''}"
-        return [title, *_indented(self._left.explain(columns)), *_indented(self._right.explain(columns))]
+        return [f"{title}{offset} by {by}{how}", *indented(self._below.explain())]

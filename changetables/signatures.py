@@ -30,7 +30,7 @@ def _unary(op: str, *kinds: str, result: str = "") -> dict[Kinds, tuple[str, str
 
 
 def _text(op: str, *parameters: Kinds, result: str = "str") -> dict[Kinds, tuple[str, str]]:
-    return {kinds: (op, result) for kinds in parameters}
+    return dict.fromkeys(parameters, (op, result))
 
 
 _LENGTH = _text("length", ("str",), result="int")
@@ -41,7 +41,10 @@ _SUBSTRING: dict[Kinds, tuple[str, str]] = {
     ("bytes", "int"): ("substring", "bytes"),
     ("bytes", "int", "int"): ("substring", "bytes"),
 }
-_POWER: dict[Kinds, tuple[str, str]] = {("decimal", "decimal"): ("power", "decimal"), ("float", "float"): ("power", "float")}
+_POWER: dict[Kinds, tuple[str, str]] = {
+    ("decimal", "decimal"): ("power", "decimal"),
+    ("float", "float"): ("power", "float"),
+}
 _CEIL = _unary("ceil", "decimal", "float")
 _POSITION: dict[Kinds, tuple[str, str]] = {("str", "str"): ("strpos", "int"), ("bytes", "bytes"): ("strpos", "int")}
 _WHOLE_PAIRS: tuple[Kinds, ...] = (("int", "int"), ("decimal", "decimal"))
@@ -101,6 +104,10 @@ SIGNATURES: Mapping[str, Mapping[Kinds, tuple[str, str]]] = {
 SUBJECT_LAST = frozenset({"date_trunc", "extract", "date_part", "position"})
 
 
+#: Functions that PostgreSQL has for intervals too: a quoted literal could be meant as one.
+_ALSO_OF_INTERVALS = frozenset({"date_trunc", "extract", "date_part"})
+
+
 def resolve(name: str, kinds: Sequence[str]) -> Kinds | None:
     """The parameters of the function that is meant; None if there is none, empty if several fit equally well."""
     fitting = [parameters for parameters in SIGNATURES[name] if _fits(kinds, parameters)]
@@ -110,6 +117,8 @@ def resolve(name: str, kinds: Sequence[str]) -> Kinds | None:
     fitting = _best(fitting, lambda parameters: sum(map(str.__eq__, kinds, parameters)))
     fitting = _best(fitting, lambda parameters: sum(map(_exact_or_preferred, kinds, parameters)))
     if len(fitting) > 1:
+        if name in _ALSO_OF_INTERVALS and kinds[1] == _UNKNOWN:
+            return ()
         fitting = _with_unknown(kinds, fitting)
     return fitting[0] if len(fitting) == 1 else ()
 

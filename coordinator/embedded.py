@@ -24,8 +24,10 @@ from ..changetables.errors import (
     OperationalError,
     TransactionConflict,
 )
+from ..changetables.plan import Contribution
 from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
+from ..ltm.outputs import CommitRecord
 from ..ltm.tables import TableRows, Tables
 from .timestamps import TimestampOracle
 from .transaction import Request, Transaction
@@ -155,6 +157,8 @@ class Engine:
         self._closing = False
         self._background_wanted = threading.Event()
         self._checkpoint_lock = threading.Lock()
+        #: Held by whoever mends views: see `coordinator/verify.py`.
+        self.repairing = threading.Lock()
         self._background = threading.Thread(target=self._run_background, name="viewtide-background", daemon=True)
         self.checkpoints_count = 0
         self.commits_count = 0
@@ -371,6 +375,39 @@ class Engine:
             own = transaction.own_rows() if any(look_up.state for look_up in wanted) else {}
             transaction.looked_up(ltm.look_up(wanted, own))
         return transaction
+
+    def contribute(self, view_id: int, contributions: list[Contribution]) -> int:
+        """Commit contributions to one view that come from no write: a repair. Returns commit_ts once it is durable.
+
+        Nothing is propagated to the views that are made from it. One that is still being computed would never hear of
+        them, therefore none may be.
+        """
+        ltm = self.ltm
+        with ltm.lock:
+            self._check_alive()
+            view = ltm.tables.views_by_id.get(view_id)
+            if view is None:
+                raise TransactionConflict("the view was dropped meanwhile", hint="look for it again")
+            unfinished = [each.view.name for each in view.views if not each.view.ready_ts]
+            if unfinished:
+                raise TransactionConflict(
+                    f"a view is being created from {view.view.name!r}", hint="run it again when that is done"
+                )
+            record = CommitRecord((), self.draw_ts(), ltm.tables.catalog.version, (), ((view_id, contributions),))
+            outputs = ltm.loaded(partial(ltm.participant.commit, record))
+            try:
+                ltm.accept(outputs)
+            except DataError:
+                raise  # too large; nothing has changed
+            except BaseException as error:  # memory and log may differ now: nothing may be answered any more
+                self._fail(error)
+                raise
+            try:
+                ltm.flush()
+            except BaseException as error:
+                self._fail(error)
+                raise
+        return record.commit_ts
 
     def draw_ts(self) -> int:
         """A timestamp above all earlier ones; the caller holds the lock."""

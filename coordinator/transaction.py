@@ -127,14 +127,19 @@ class Transaction:
                 read, self._read = self._read, []
                 self._advance(None, self._show(read), None)
             elif self._affected:
-                views = self._affected.values()
-                level = min([view.level for view in views])
-                now = [view for view in views if view.level == level]
-                for view in now:
-                    del self._affected[view.view.id]
+                for view in self._lowest_level():
                     self._advance(view, view.plan.propagate(self._changes), None)
             else:
                 return
+
+    def _lowest_level(self) -> list[ViewRows]:
+        views = list(self._affected.values())
+        if len(views) == 1:
+            self._affected.clear()
+            return views
+        level = min([view.level for view in views])
+        self._affected = {view.view.id: view for view in views if view.level != level}
+        return [view for view in views if view.level == level]
 
     def _advance(self, view: ViewRows | None, asking: _Asking, answers: Answers | None) -> None:
         """Let a propagation go on; `view` None: it finds out what views show."""

@@ -98,7 +98,7 @@ class Memory:
         self._adopt(catalog.with_view(View(catalog.next_id, name, relation, "sync", "", 1, reads=kept.reads)))
         plan = self.plan(name)
         contents = Folded(plan)
-        contents.refresh(plan.constants())
+        contents.refresh(self.run(plan.contribute_constants()))
         if plan.kept.slice_of:
             ordered = [row for _, row in sorted(self.shown(plan.kept.slice_of).items())]
             contents.refresh(plan.contribute_top(ordered))

@@ -17,7 +17,6 @@ from .query import (
     bind_view,
     parse_select,
     parse_view,
-    place_of_source,
 )
 from .text import SQL_CHARACTERS_MAX, SqlText, parse_expression, parse_statement, parse_statements
 
@@ -41,5 +40,4 @@ __all__ = [
     "parse_statement",
     "parse_statements",
     "parse_view",
-    "place_of_source",
 ]

@@ -8,7 +8,6 @@ from typing import ClassVar
 from sqlglot import TokenType, exp
 from sqlglot.parsers.postgres import PostgresParser
 
-
 #: The words behind INTERVAL '1'.
 _INTERVAL_UNITS = frozenset({"YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"})
 #: Functions with a syntax of their own: EXTRACT(year FROM d). What is only an aggregate keeps its own reader, too.
@@ -30,6 +29,19 @@ class Parser(PostgresParser):
     FUNCTION_PARSERS: ClassVar = {
         name: parse for name, parse in PostgresParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
     }
+
+    def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> exp.Expr | None:
+        """date '2024-02-29'::text is the text of a date; sqlglot would read the date of a text."""
+        token = self._curr
+        if token is not None and token.token_type in self.TYPE_TOKENS and token.token_type != TokenType.INTERVAL:
+            index = self._index
+            target = self._parse_types(check_func=True, allow_identifiers=False)
+            if isinstance(target, exp.DataType) and self._match(TokenType.STRING, advance=False):
+                literal = self._parse_primary()
+                if isinstance(literal, exp.Literal):
+                    return self._parse_column_ops(self.expression(exp.Cast(this=literal, to=target)))
+            self._retreat(index)
+        return super()._parse_type(parse_interval, fallback_to_identifier)
 
     def _parse_interval(
         self, require_interval: bool = True, parse_function_unit: bool = True
@@ -56,7 +68,6 @@ class Parser(PostgresParser):
         join = super()._parse_join(skip_join_token, parse_bracket, alias_tokens)
         if join is not None and first is not None:
             join.meta["comma"] = first.token_type == TokenType.COMMA
-            join.meta["word"] = first.start
         return join
 
     def _parse_between(self, this: exp.Expr | None) -> exp.Between:

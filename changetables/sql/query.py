@@ -155,17 +155,6 @@ def bind_scalar(
         raise _too_deep(source) from None
 
 
-def place_of_source(text: str, alias: str) -> Place | None:
-    """Where the first table or subquery of this alias stands in a text that `parse_view` takes."""
-    source = SqlText(text)
-    for node in parse_statement(source).find_all(exp.Table, exp.Subquery, exp.Values, bfs=False):
-        given = node.args.get("alias")
-        named = given.this if given is not None else node.this
-        if isinstance(named, exp.Identifier) and identifier_name(named) == alias:
-            return source.place(node.this if type(node) is exp.Table else named)
-    return None
-
-
 def _one_query(source: SqlText) -> exp.Expr:
     first = next((token for token in source.tokens if token.token_type != TokenType.SEMICOLON), None)
     begin = source.place_of_offset(first.start) if first is not None else (1, 1)

@@ -15,6 +15,12 @@ from .text import SqlText
 Bind: TypeAlias = Callable[[exp.Expr], Expression]
 
 _JSON_HINT = "store the parts that a view needs as columns"
+_JSON_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.JSONExtract: "->",
+    exp.JSONExtractScalar: "->>",
+    exp.JSONBExtract: "#>",
+    exp.JSONBExtractScalar: "#>>",
+}
 
 
 def bind_function(node: exp.Expr, bind: Bind, source: SqlText) -> Expression | None:
@@ -106,7 +112,7 @@ def _cast(node: exp.Expr, bind: Bind, source: SqlText) -> Expression | None:
 
 
 def _json(node: exp.Expr, bind: Bind, source: SqlText) -> Expression:
-    raise source.unsupported(f"operator {source.operator(node)} on json", source.place(node), _JSON_HINT)
+    raise source.unsupported(f"operator {_JSON_OPERATORS[type(node)]} on json", source.place(node), _JSON_HINT)
 
 
 def _regular_expression(node: exp.Expr, bind: Bind, source: SqlText) -> Expression:
@@ -125,10 +131,7 @@ _BINDERS: dict[type[exp.Expr], Callable[[exp.Expr, Bind, SqlText], Expression | 
     exp.AtTimeZone: _at_time_zone,
     exp.Interval: _interval,
     exp.Cast: _cast,
-    exp.JSONExtract: _json,
-    exp.JSONExtractScalar: _json,
-    exp.JSONBExtract: _json,
-    exp.JSONBExtractScalar: _json,
+    **dict.fromkeys(_JSON_OPERATORS, _json),
     exp.RegexpLike: _regular_expression,
     exp.RegexpILike: _regular_expression,
     exp.SimilarTo: _regular_expression,

@@ -251,7 +251,7 @@ def _row(
 
 
 def _assigned_relation(relation: Relation, positions: tuple[int, ...], table: Table, query: Fragment) -> Relation:
-    """The query with its columns assigned. Quoted literals and NULL in its select list have no type yet, as in VALUES."""
+    """The query with its columns assigned. Quoted literals and NULL that it selects have no type yet, as in VALUES."""
     source = _source(query)
     written: list[Expression] = [column(relation, place) for place in range(len(positions))]
     below = relation

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.properties.reading import ListReader
 from tests.properties.relations import databases, relations
-from viewtide.changetables import query_nodes
+from viewtide.changetables import query_joins
 from viewtide.changetables.algebra import Project, Relation, Top
 from viewtide.changetables.errors import DataError
 from viewtide.changetables.execute import Query
@@ -55,10 +55,10 @@ def test_a_join_that_changes_its_mind_half_way(data: st.DataObject) -> None:
     database = data.draw(databases())
     relation = data.draw(relations(database.tables, incremental=True, depth=3))
     expected = recompute(relation, database.tables, database.rows)
-    limits = query_nodes.LOOKED_UP_KEYS_MAX, query_nodes.ROWS_PER_STEP_MAX
-    query_nodes.LOOKED_UP_KEYS_MAX, query_nodes.ROWS_PER_STEP_MAX = 1, 1
+    limits = query_joins.LOOKED_UP_KEYS_MAX, query_joins.ROWS_PER_STEP_MAX
+    query_joins.LOOKED_UP_KEYS_MAX, query_joins.ROWS_PER_STEP_MAX = 1, 1
     try:
         found = list(Query(relation, database.tables).rows(ListReader(database.tables, database.rows)))
     finally:
-        query_nodes.LOOKED_UP_KEYS_MAX, query_nodes.ROWS_PER_STEP_MAX = limits
+        query_joins.LOOKED_UP_KEYS_MAX, query_joins.ROWS_PER_STEP_MAX = limits
     assert same_bag(found, expected) == []

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.properties.relations import VALUES, Database, Maker, databases, relations, row_of
 from tests.propagation import Folded, Memory
-from viewtide.changetables.algebra import Field, Relation, Scan, inputs
+from viewtide.changetables.algebra import Field, Relation, Scan
 from viewtide.changetables.compiler import Code, Compiler, column_leaf
 from viewtide.changetables.errors import DataError, UnsupportedView
 from viewtide.changetables.evaluate import evaluate
@@ -35,8 +35,7 @@ TABLES = (
     # No primary key: a hidden row id, and rows that are equal.
     Table(4, "n", (Column("", INT, False, hidden=True), Column("x", INT), Column("y", INT)), (0,)),
 )
-HISTORIES = 3
-TRANSACTIONS = 9
+TRANSACTIONS = 14
 #: After so many transactions the same view is made once more, from what is there.
 LATE = 4
 
@@ -216,7 +215,7 @@ def random_row(rng: Random, table: Table, nulls: float) -> Row:
         elif column.type == DECIMAL:
             values.append(Decimal(rng.choice(("0", "1", "1.0", "2.50", "3"))))
         else:
-            values.append(rng.randrange(8 if place in table.key else 4))
+            values.append(rng.randrange(8 if table.key == (place,) else 4))
     return tuple(values)
 
 
@@ -251,11 +250,8 @@ def check(memory: Memory, views: list[str]) -> None:
 
 @pytest.mark.parametrize(("name", "sql", "below"), QUERIES, ids=[each[0] for each in QUERIES])
 def test_a_refreshed_view_is_the_recomputed_view(name: str, sql: str, below: dict[str, str]) -> None:
-    shown = set[str]()
-    for seed in range(HISTORIES):
-        rng, memory = Random(f"{name} {seed}"), Memory(TABLES)
-        shown |= run_history(rng, memory, sql, {**below, "v": sql})
-    assert len(shown) > 2 or name == "values", "the histories left the view as it was"
+    shown = run_history(Random(name), Memory(TABLES), sql, {**below, "v": sql})
+    assert len(shown) > 1 or name == "values", "the history left the view as it was"
 
 
 def run_history(rng: Random, memory: Memory, sql: str, views: dict[str, str]) -> set[str]:
@@ -263,9 +259,9 @@ def run_history(rng: Random, memory: Memory, sql: str, views: dict[str, str]) ->
     for view, text in views.items():
         memory.create_view(view, bound(memory, text))
     checked, shown = list(views), set()
-    # Few histories would ever see a NOT IN that finds something if every column had NULLs all the time.
-    nulls = rng.choice((0.0, 0.1, 0.3))
     for number in range(TRANSACTIONS):
+        # NULLs come later: few rows would ever pass a NOT IN if there were some all the time.
+        nulls = 0.0 if number < LATE else 0.1 if number < 2 * LATE else 0.3
         if number == LATE:
             memory.create_view("late", bound(memory, sql))
             checked.append("late")
@@ -278,30 +274,11 @@ def run_history(rng: Random, memory: Memory, sql: str, views: dict[str, str]) ->
         memory.remove(table.name, *memory.rows(table.name))
     memory.commit()
     check(memory, checked)
+    kept = repr([view.relation for view in memory.tables.catalog.views.values()])
+    if "Values(" not in kept and "keys=()" not in kept:
+        # Nothing stays behind, in hidden views neither.
+        assert {name: states for name, states in memory.stored.items() if states} == {}
     return shown
-
-
-def test_a_view_of_nothing_is_empty_again_after_all_rows_are_deleted() -> None:
-    """Nothing stays behind: no state of any view, hidden ones included, is left when the tables are empty."""
-    memory, rng = Memory(TABLES), Random(1)
-    constant = {"values", "group_with_values", "values_left_join"}
-    for name, sql, below in QUERIES:
-        if not below and name not in constant:
-            memory.create_view(name, bound(memory, sql))
-    for _ in range(4):
-        write(rng, memory, 0.2)
-        memory.commit()
-    for table in TABLES:
-        memory.remove(table.name, *memory.rows(table.name))
-    memory.commit()
-    left = {view: states for view, states in memory.stored.items() if states}
-    relations_left = [memory.view(view).view.relation for view in left]
-    # Hidden views of constant rows have what these give.
-    assert all(not any(isinstance(node, Scan) for node in _nodes(relation)) for relation in relations_left), left
-
-
-def _nodes(relation: Relation) -> list[Relation]:
-    return [relation, *(node for below in inputs(relation) for node in _nodes(below))]
 
 
 # --- random relations ---

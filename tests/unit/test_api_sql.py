@@ -77,6 +77,22 @@ def test_values_of_every_type(db: vt.Database, type_: str, written: str, value: 
     assert repr(found) == repr(value)
 
 
+def test_json_values(db: vt.Database) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY, j jsonb DEFAULT '{}')")
+    db.sql("""INSERT INTO t VALUES (1, '{"b": 1, "a": [1, 2]}'), (2, ?), (3, DEFAULT), (4, NULL)""", [{"x": None}])
+    assert rows(db.sql("SELECT j FROM t ORDER BY id")) == [({"a": [1, 2], "b": 1},), ({"x": None},), ({},), (None,)]
+    db.sql("INSERT INTO t SELECT id + 10, j FROM t WHERE id = 1; UPDATE t SET j = '[1]' WHERE id = 1")
+    db.sql("INSERT INTO t VALUES (2, '5') ON CONFLICT (id) DO UPDATE SET j = excluded.j")
+    db.sql("""ALTER TABLE t ADD k json DEFAULT '{"q": 1}'""")
+    assert rows(db.sql("SELECT j, k FROM t WHERE id IN (1, 2, 11) ORDER BY id")) == [
+        ([1], {"q": 1}),
+        (5, {"q": 1}),
+        ({"a": [1, 2], "b": 1}, {"q": 1}),
+    ]
+    with pytest.raises(vt.DataError, match=r'invalid input syntax for type json: "\{bad" at line 1, column 26'):
+        db.sql("INSERT INTO t VALUES (5, '{bad')")
+
+
 def test_a_table_made_by_sql_is_a_table_of_the_python_api(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (a int, b text, n numeric(5,1) DEFAULT 1.25, PRIMARY KEY (a, b))")
     with db.transaction() as tx:
@@ -179,7 +195,12 @@ def test_update_and_delete_act_on_every_matching_row_without_a_key(db: vt.Databa
 
 def test_the_row_id_cannot_be_named(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (a int)")
-    for text in ('SELECT "" FROM t', 'INSERT INTO t ("") VALUES (1)', 'UPDATE t SET "" = 1', "INSERT INTO t VALUES (1, 2)"):
+    for text in (
+        'SELECT "" FROM t',
+        'INSERT INTO t ("") VALUES (1)',
+        'UPDATE t SET "" = 1',
+        "INSERT INTO t VALUES (1, 2)",
+    ):
         with pytest.raises(vt.ProgrammingError):
             db.sql(text)
 
@@ -376,7 +397,9 @@ def test_assignment_casts(db: vt.Database) -> None:
 
 @pytest.fixture
 def stock(db: vt.Database) -> vt.Database:
-    db.sql("CREATE TABLE stock (id int PRIMARY KEY, n int, note text); INSERT INTO stock VALUES (1, 10, 'a'), (2, 20, 'b')")
+    db.sql(
+        "CREATE TABLE stock (id int PRIMARY KEY, n int, note text); INSERT INTO stock VALUES (1, 10, 'a'), (2, 20, 'b')"
+    )
     return db
 
 
@@ -428,7 +451,9 @@ def test_on_conflict_needs_a_unique_constraint(stock: vt.Database) -> None:
 
 
 def test_on_conflict_of_a_unique_constraint(db: vt.Database) -> None:
-    db.sql("CREATE TABLE t (id int PRIMARY KEY, mail text UNIQUE, n int); INSERT INTO t VALUES (1, 'a', 1), (2, NULL, 2)")
+    db.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, mail text UNIQUE, n int); INSERT INTO t VALUES (1, 'a', 1), (2, NULL, 2)"
+    )
     assert db.sql("INSERT INTO t VALUES (3, 'a', 3), (4, NULL, 4) ON CONFLICT (mail) DO NOTHING").rowcount == 1
     db.sql("INSERT INTO t VALUES (5, 'a', 5) ON CONFLICT (mail) DO UPDATE SET n = excluded.n")
     assert rows(db.sql("TABLE t")) == [(1, "a", 5), (2, None, 2), (4, None, 4)]
@@ -450,7 +475,10 @@ def test_update_with_any_where(shop: vt.Database) -> None:
     assert shop.sql("UPDATE events SET cost = cost + 1 WHERE product = 1").rowcount == 2
     assert shop.sql("UPDATE events SET cost = DEFAULT WHERE cost IS NULL").rowcount == 1
     assert shop.sql("UPDATE events e SET cost = 0 WHERE (e.id, e.product) = (3, 2)").rowcount == 1
-    assert shop.sql("UPDATE events SET cost = 99 WHERE id IN (SELECT id FROM products WHERE category = 'toys')").rowcount == 1
+    assert (
+        shop.sql("UPDATE events SET cost = 99 WHERE id IN (SELECT id FROM products WHERE category = 'toys')").rowcount
+        == 1
+    )
     assert rows(shop.sql("SELECT id, cost FROM events")) == [(1, 11), (2, 99), (3, 0), (4, 5)]
     assert shop.sql("UPDATE events SET cost = 1 WHERE false").rowcount == 0
     assert shop.sql("UPDATE events SET cost = 1").rowcount == 4
@@ -561,7 +589,15 @@ def test_statements_use_keys_and_indexes(shop: vt.Database, query: str, path: st
 
 @pytest.mark.parametrize(
     "where",
-    ["id = 3", "id IN (1, 2, 9)", "id >= 2 AND id < 4", "product = 1", "product IN (1, 2)", "id > 5", "product IS NULL"],
+    [
+        "id = 3",
+        "id IN (1, 2, 9)",
+        "id >= 2 AND id < 4",
+        "product = 1",
+        "product IN (1, 2)",
+        "id > 5",
+        "product IS NULL",
+    ],
 )
 def test_a_select_in_a_transaction_sees_its_own_writes(shop: vt.Database, where: str) -> None:
     writes = """
@@ -594,14 +630,20 @@ def test_pages_of_a_scan_in_both_directions(db: vt.Database) -> None:
 
 
 def test_a_key_that_is_too_long_for_a_table_is_simply_not_there(db: vt.Database) -> None:
-    db.sql("CREATE TABLE t (s text PRIMARY KEY, v text); CREATE INDEX ON t (v); INSERT INTO t VALUES ('a', ?)", ["x" * 900])
+    db.sql(
+        "CREATE TABLE t (s text PRIMARY KEY, v text); CREATE INDEX ON t (v); INSERT INTO t VALUES ('a', ?)", ["x" * 900]
+    )
     assert rows(db.sql("SELECT * FROM t WHERE s = ?", ["x" * 900])) == []
     assert len(rows(db.sql("SELECT s FROM t WHERE v = ?", ["x" * 900]))) == 1
     assert rows(db.sql("SELECT s FROM t WHERE v = ?", ["x" * 899 + "y"])) == []
 
 
 def test_what_a_select_read_is_validated_at_commit(shop: vt.Database) -> None:
-    for text in ("SELECT * FROM events WHERE product = 1", "SELECT * FROM events WHERE id = 55", "SELECT count(*) FROM events"):
+    for text in (
+        "SELECT * FROM events WHERE product = 1",
+        "SELECT * FROM events WHERE id = 55",
+        "SELECT count(*) FROM events",
+    ):
         with pytest.raises(vt.TransactionConflict), shop.transaction() as tx:
             tx.sql(text)
             tx.sql("UPDATE products SET category = 'x' WHERE id = 3")
@@ -617,6 +659,21 @@ def test_what_a_select_did_not_read_is_no_conflict(shop: vt.Database) -> None:
     assert rows(shop.sql("SELECT category FROM products WHERE id = 3")) == [("x",)]
 
 
+@pytest.mark.parametrize(("order", "seen", "unseen"), [("", 0, 3 * PAGE_ROWS), (" DESC", 4 * PAGE_ROWS - 1, PAGE_ROWS)])
+def test_a_select_that_stops_early_has_read_what_it_saw(db: vt.Database, order: str, seen: int, unseen: int) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE u (id int PRIMARY KEY)")
+    with db.transaction() as tx:
+        tx.insert("t", [{"id": n, "n": 0} for n in range(4 * PAGE_ROWS)])
+    with db.transaction() as tx:
+        assert rows(tx.sql(f"SELECT id FROM t ORDER BY id{order} LIMIT 1")) == [(seen,)]
+        tx.sql("INSERT INTO u VALUES (1)")
+        db.sql("UPDATE t SET n = 1 WHERE id = ?", [unseen])
+    with pytest.raises(vt.TransactionConflict), db.transaction() as tx:
+        tx.sql(f"SELECT id FROM t ORDER BY id{order} LIMIT 1")
+        tx.sql("INSERT INTO u VALUES (2)")
+        db.sql("UPDATE t SET n = 2 WHERE id = ?", [seen])
+
+
 def test_a_select_alone_reads_one_snapshot(shop: vt.Database) -> None:
     result = shop.sql("SELECT e.id FROM events e JOIN products p ON p.id = e.product; SELECT count(*) FROM events")
     assert result.watermark > 0
@@ -630,7 +687,9 @@ def test_select_of_constants_and_of_columns_with_one_name(db: vt.Database) -> No
 
 
 def test_select_from_a_view_reads_what_is_stored(shop: vt.Database) -> None:
-    shop.sql("CREATE MATERIALIZED VIEW v AS SELECT product, sum(cost) AS cost, count(*) AS n FROM events GROUP BY product")
+    shop.sql(
+        "CREATE MATERIALIZED VIEW v AS SELECT product, sum(cost) AS cost, count(*) AS n FROM events GROUP BY product"
+    )
     assert rows(shop.sql("SELECT * FROM v WHERE product = 1")) == [(1, 30, 2)]
     assert rows(shop.sql("SELECT v.cost, p.category FROM v JOIN products p ON p.id = v.product ORDER BY p.id")) == [
         (30, "books"),
@@ -654,6 +713,27 @@ def test_select_from_a_view_gives_rows_as_often_as_they_count(shop: vt.Database)
     assert rows(shop.sql("SELECT count(*) FROM v")) == [(4,)]
 
 
+def test_select_from_a_view_of_the_first_rows(shop: vt.Database) -> None:
+    shop.sql("CREATE MATERIALIZED VIEW v AS SELECT id, cost FROM events WHERE cost > 0 ORDER BY cost DESC LIMIT 2")
+    assert rows(shop.sql("SELECT * FROM v ORDER BY id")) == [(2, 20), (3, 30)]
+    assert rows(shop.sql("SELECT cost FROM v WHERE id = 1")) == []
+    with shop.transaction() as tx:
+        tx.sql("DELETE FROM events WHERE id = 3")
+        assert rows(tx.sql("SELECT id FROM v ORDER BY cost")) == [(1,), (2,)]
+        assert rows(tx.sql("SELECT cost FROM v WHERE id = 1")) == [(10,)]
+
+
+def test_select_from_a_view_of_extremes(shop: vt.Database) -> None:
+    shop.sql(
+        "CREATE MATERIALIZED VIEW v AS SELECT product, min(cost) AS low, max(cost) AS high FROM events GROUP BY product"
+    )
+    assert rows(shop.sql("SELECT low, high FROM v WHERE product = 1")) == [(10, 20)]
+    with shop.transaction() as tx:
+        tx.sql("INSERT INTO events VALUES (10, 1, 5); DELETE FROM events WHERE id = 2")
+        assert rows(tx.sql("SELECT low, high FROM v WHERE product = 1")) == [(5, 10)]
+        assert rows(tx.sql("SELECT product, high FROM v WHERE high >= 10 ORDER BY product")) == [(1, 10), (2, 30)]
+
+
 def test_select_from_a_view_without_groups_has_one_row(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (id int PRIMARY KEY); CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t")
     assert rows(db.sql("SELECT n FROM v")) == [(0,)]
@@ -662,10 +742,12 @@ def test_select_from_a_view_without_groups_has_one_row(db: vt.Database) -> None:
 def test_explain_of_a_view(shop: vt.Database) -> None:
     text = "SELECT product, sum(cost) AS cost FROM events GROUP BY product"
     planned = [row[0] for row in shop.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v AS {text}")]
-    assert "view v: groups, key (product)" in planned[0]
+    assert "groups, key (product)" in str(planned[0])
     assert shop.views() == []
     shop.sql(f"CREATE MATERIALIZED VIEW v AS {text}")
-    assert [row[0] for row in shop.sql("EXPLAIN MATERIALIZED VIEW v")] == planned
+    explained = [row[0] for row in shop.sql("EXPLAIN MATERIALIZED VIEW v")]
+    assert explained[0] == "view v: groups, key (product)"
+    assert explained[1:] == planned[1:]
 
 
 # --- CREATE, ALTER, DROP ---
@@ -695,7 +777,9 @@ def test_alter_table_adds_and_drops_columns(db: vt.Database) -> None:
 
 
 def test_drop_table(shop: vt.Database) -> None:
-    shop.sql("CREATE MATERIALIZED VIEW v AS SELECT product FROM events; CREATE MATERIALIZED VIEW w AS SELECT product FROM v")
+    shop.sql(
+        "CREATE MATERIALIZED VIEW v AS SELECT product FROM events; CREATE MATERIALIZED VIEW w AS SELECT product FROM v"
+    )
     with pytest.raises(vt.ProgrammingError, match="cannot drop table 'events': 'v' depends on it"):
         shop.sql("DROP TABLE events")
     shop.sql("DROP TABLE IF EXISTS events, nothing CASCADE")
@@ -927,7 +1011,7 @@ def test_sql_for_asyncio() -> None:
             result = await db.sql("DELETE FROM t WHERE id = :id", {"id": 2})
             assert result.rowcount == 1
             assert result.watermark > 0
-            with pytest.raises(vt.ProgrammingError, match="db.sql"):
+            with pytest.raises(vt.ProgrammingError, match="a transaction cannot change"):
                 async with db.transaction() as tx:
                     await tx.sql("DROP TABLE t")
 
@@ -947,7 +1031,10 @@ def test_join_starts_from_named_rows(shop: vt.Database) -> None:
     with shop.snapshot() as snapshot:
         assert sorted(rows(snapshot.join(query))) == [(1, "books"), (2, "books"), (3, "toys")]
         assert rows(snapshot.join(query, start={"e.id": 3})) == [(3, "toys")]
-        assert sorted(rows(snapshot.join(query, start={"p.category": "books", "p.id": 1}))) == [(1, "books"), (2, "books")]
+        assert sorted(rows(snapshot.join(query, start={"p.category": "books", "p.id": 1}))) == [
+            (1, "books"),
+            (2, "books"),
+        ]
         for start in ({"x.id": 1}, {"e.id": 1, "p.id": 1}, {}):
             with pytest.raises(vt.ProgrammingError, match="aliases are e, p"):
                 snapshot.join(query, start=start)

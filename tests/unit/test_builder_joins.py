@@ -146,6 +146,30 @@ def test_the_builder_and_sql_make_the_same_view(db: vt.Database) -> None:
     assert db.explain_view(SUMS).partition("\n")[2] == built.explain().partition("\n")[2]
 
 
+@pytest.mark.parametrize("kind", ["left", "right", "full"])
+def test_outer_joins_distinct_values_and_having(db: vt.Database, kind: str) -> None:
+    built = vt.query(
+        E, P, on=[vt.JoinEdge("e.product", "p.id", kind=kind)], group_by=["p.category"], having="count(*) > 1",
+        select={"n": vt.count(), "products": vt.count("p.id", distinct=True), "most": vt.max("e.cost")},
+    )  # fmt: skip
+    sql = (
+        "SELECT p.category, count(*) AS n, count(DISTINCT p.id) AS products, max(e.cost) AS most"
+        f" FROM events e {kind} JOIN products p ON e.product = p.id GROUP BY p.category HAVING count(*) > 1"
+    )
+    with db.transaction() as tx:
+        tx.insert("events", {"id": 98, "product": None, "cost": 7})
+        tx.insert("products", {"id": 50, "category": "c1", "shop": 1})
+    unmatched = [] if kind == "right" else [(None, 2, 0, 7)]
+    lonely = 0 if kind == "left" else 1
+    expected = {("c0", 6, 2, 10), ("c1", 6 + lonely, 2 + lonely, 11), *unmatched}
+    view = db.create_view("v", built)
+    written = db.create_view("w", sql)
+    with db.snapshot() as snapshot:
+        assert {tuple(row.values()) for row in snapshot.join(built)} == expected
+    assert {tuple(row.values()) for row in view.rows()} == expected
+    assert {tuple(row.values()) for row in written.rows()} == expected
+
+
 def test_a_query_is_a_value() -> None:
     def make() -> vt.Query:
         return vt.query(E, P, on=[EP], select={"n": vt.count("e.id")})

@@ -27,12 +27,12 @@ from viewtide.changetables.algebra import (
 from viewtide.changetables.errors import DataError, InternalError
 from viewtide.changetables.execute import Query, execute, explain_query
 from viewtide.changetables.expressions import Aggregate, Call, Expression, Literal
-from viewtide.changetables.query_nodes import KEYS_FIRST_LOOK_UP
+from viewtide.changetables.query_joins import KEYS_FIRST_LOOK_UP
 from viewtide.changetables.recompute import recompute, same_bag
 from viewtide.changetables.schema import Column, Index, Table
 from viewtide.changetables.types import BOOL, INT, STR, Row, Value
 
-ROWS = 2_000
+ROWS = 500
 TABLES = {
     "e": Table(
         1,
@@ -308,7 +308,7 @@ def test_conditions_on_one_side_pass_joins() -> None:
 
 def test_an_outer_join_under_a_condition_that_refuses_its_nulls_is_an_inner_one() -> None:
     left = join("left", scan("e"), scan("p"), ("p", "id"))
-    assert explain_query(where(left, name="name 1"), TABLES).startswith("inner join")
+    assert explain_query(where(left, name="name 1"), TABLES).splitlines()[1].startswith("  inner join")
     assert explain_query(where(left, cost=1), TABLES).startswith("left join")
     full = join("full", scan("e"), scan("p"), ("p", "id"))
     assert "left join" in explain_query(where(full, cost=1), TABLES)
@@ -476,7 +476,7 @@ def test_a_limit_of_none_reads_nothing() -> None:
 def test_the_order_is_kept_by_a_projection_above() -> None:
     ordered = top(scan("e"), 3, "cost", "id", descending=True)
     found, _ = run(project(ordered, "id"))
-    assert found == [(ROWS,), (1_994 + 1 - 0,), (1_988,)] or [row[0] for row in found][0] == ROWS
+    assert found == [(ROWS,), (496,), (489,)]
 
 
 @pytest.mark.parametrize(("kind", "expected", "read"), [("min", 0, 1), ("max", ROWS, 1)])
@@ -531,12 +531,8 @@ def test_explain() -> None:
         "        p: all rows, where (p.name = 'it''s')",
         "        e x: looked up by index (p), where (x.id < 100)",
     ]
-    anti = Semi(
-        scan("h"),
-        scan("k"),
-        call("=", column(scan("h"), 0), column(Join("inner", scan("h"), scan("k"), None), 1)),
-        True,
-    )
+    h, k = scan("h"), scan("k")
+    anti = Semi(h, k, call("=", column(h, 0), column(Join("inner", h, k, None), 1)), anti=True)
     assert explain_query(SetOp("except", True, anti, scan("h")), TABLES).splitlines() == [
         "except all",
         "  anti-join on h.x = k.tenant, by hash",

@@ -8,11 +8,12 @@ from decimal import Decimal
 
 import pytest
 
-from viewtide.changetables.errors import DataError
+from viewtide.changetables.algebra import WithKey
+from viewtide.changetables.errors import DataError, InternalError
 from viewtide.changetables.numbers import DECIMAL_NAN
 from viewtide.changetables.recompute import DIFFERENCES_MAX, Difference, recompute, same_bag
 from viewtide.changetables.schema import Column, Table
-from viewtide.changetables.sql import parse_view
+from viewtide.changetables.sql import parse_select, parse_view
 from viewtide.changetables.types import BOOL, BYTES, DATE, DECIMAL, FLOAT, INT, NAN, STR, TIMESTAMP, Row, Type, Value
 
 INF = math.inf
@@ -48,6 +49,11 @@ TABLES = {
 
 def run(sql: str, **rows: list[Row]) -> list[Row]:
     return recompute(parse_view(sql, TABLES), TABLES, rows)
+
+
+def selected(sql: str, **rows: list[Row]) -> list[Row]:
+    """An ad-hoc query: in its order."""
+    return recompute(parse_select(sql, TABLES), TABLES, rows)
 
 
 def evaluated(sql: str, **values: Value) -> Value:
@@ -375,6 +381,134 @@ def test_rows_older_than_a_column_have_its_default() -> None:
     assert recompute(definition, {"g": grown}, {"g": [(1,), (2, 6), (3, None)]}) == [(1, 5), (2, 6), (3, None)]
 
 
+def test_an_equality_in_where_joins_as_one_in_on_does() -> None:
+    rows: list[Row] = [(number, number, 0) for number in range(3_000)]
+    products: list[Row] = [(number, "x") for number in range(3_000)]
+    found = run(
+        "SELECT COUNT(*) FROM e, p, k WHERE e.p = p.id AND p.id = k.id", e=rows, p=products, k=[(5, None, None)]
+    )
+    assert found == [(1,)]
+
+
+E_ROWS: list[Row] = [(1, 10, 5), (2, 10, 6), (3, 20, 7), (4, None, 8)]
+P_ROWS: list[Row] = [(10, "x"), (30, "z"), (10, "w")]
+
+
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [
+        ("LEFT JOIN p ON e.p = p.id", [(1, "w"), (1, "x"), (2, "w"), (2, "x"), (3, None), (4, None)]),
+        ("RIGHT JOIN p ON e.p = p.id", [(1, "w"), (1, "x"), (2, "w"), (2, "x"), (None, "z")]),
+        ("FULL JOIN p ON e.p = p.id", [(1, "w"), (1, "x"), (2, "w"), (2, "x"), (3, None), (4, None), (None, "z")]),
+        ("LEFT JOIN p ON e.p = p.id AND p.name = 'x'", [(1, "x"), (2, "x"), (3, None), (4, None)]),
+        ("LEFT JOIN p ON e.p = p.id AND e.cost > 5", [(1, None), (2, "w"), (2, "x"), (3, None), (4, None)]),
+        ("FULL JOIN p ON e.p = p.id AND e.id = 1", [(1, "w"), (1, "x"), (2, None), (3, None), (4, None), (None, "z")]),
+        ("LEFT JOIN p ON e.p = p.id WHERE p.name IS NULL", [(3, None), (4, None)]),
+        ("JOIN p ON e.p IS NOT DISTINCT FROM p.id", [(1, "w"), (1, "x"), (2, "w"), (2, "x")]),
+    ],
+)
+def test_outer_joins(join: str, expected: list[Row]) -> None:
+    found = run(f"SELECT e.id, p.name FROM e {join}", e=E_ROWS, p=P_ROWS)
+    assert same_bag(found, expected) == []
+
+
+def test_an_outer_join_without_equality_compares_each_row_with_each() -> None:
+    found = selected("SELECT e.id, p.id AS q FROM e LEFT JOIN p ON e.cost < p.id - 23", e=E_ROWS, p=P_ROWS)
+    assert same_bag(found, [(1, 30), (2, 30), (3, None), (4, None)]) == []
+
+
+def test_null_joins_null_where_it_is_not_distinct() -> None:
+    rows: list[Row] = [(1, None, None), (2, NAN, None)]
+    found = run("SELECT a.id, b.id AS o FROM k a JOIN k b ON a.f IS NOT DISTINCT FROM b.f", k=rows)
+    assert sorted(found) == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("EXISTS (SELECT 1 FROM p WHERE p.id = e.p)", [1, 2]),
+        ("NOT EXISTS (SELECT 1 FROM p WHERE p.id = e.p)", [3, 4]),
+        ("p IN (SELECT id FROM p)", [1, 2]),
+        ("p NOT IN (SELECT id FROM p)", [3]),
+        ("p NOT IN (SELECT NULLIF(id, 30) FROM p)", []),
+        ("p NOT IN (SELECT id FROM p WHERE id > 99)", [1, 2, 3, 4]),
+        ("EXISTS (SELECT 1 FROM p WHERE p.id = e.p AND p.name > 'w' AND e.cost > 5)", [2]),
+    ],
+)
+def test_rows_with_and_without_partners(test: str, expected: list[int]) -> None:
+    found = selected(f"SELECT id FROM e WHERE {test}", e=E_ROWS, p=P_ROWS)
+    assert sorted(found) == [(number,) for number in expected]
+
+
+def test_a_row_of_a_view_counts_as_often_as_its_multiplicity_says() -> None:
+    columns = (Column("name", STR), Column("key", INT, hidden=True), Column("*", INT, hidden=True))
+    tables = {"v": Table(9, "v", columns, key=(1,))}
+    shown = parse_view("SELECT name, COUNT(*) AS n FROM v GROUP BY name", tables)
+    assert sorted(recompute(shown, tables, {"v": [("a", 1, 2), ("a", 2, 1), ("b", 3, 1)]})) == [("a", 3), ("b", 1)]
+
+
+def test_the_keys_of_rows_are_not_for_users() -> None:
+    with pytest.raises(InternalError, match="engine's own"):
+        recompute(WithKey(parse_view("SELECT id FROM e", TABLES), ()), TABLES, {"e": []})
+
+
+# --- sets and order ---
+
+ONE: list[Row] = [(1, NAN, D("1.0")), (2, float("nan"), D(1)), (3, 0.0, None), (4, None, None), (5, 1.0, None)]
+TWO = "SELECT f FROM k WHERE id IN (2, 3, 4) UNION ALL SELECT f FROM k WHERE id = 3"
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT DISTINCT f FROM k", [NAN, 0.0, None, 1.0]),
+        ("SELECT DISTINCT n FROM k", [D(1), None]),
+        (f"SELECT f FROM k UNION ({TWO})", [NAN, 0.0, None, 1.0]),
+        (f"SELECT f FROM k INTERSECT ({TWO})", [NAN, 0.0, None]),
+        (f"SELECT f FROM k INTERSECT ALL ({TWO})", [NAN, 0.0, None]),
+        (f"({TWO}) INTERSECT ALL SELECT f FROM k WHERE id <= 3", [NAN, 0.0]),
+        (f"SELECT f FROM k EXCEPT ({TWO})", [1.0]),
+        (f"SELECT f FROM k EXCEPT ALL ({TWO})", [NAN, 1.0]),
+        (f"({TWO}) EXCEPT ALL SELECT f FROM k", [0.0]),
+        ("SELECT -f AS f FROM k WHERE id = 3 INTERSECT SELECT f FROM k", [0.0]),
+    ],
+)
+def test_sets_and_bags(sql: str, expected: list[Value]) -> None:
+    assert same_bag(selected(sql, k=ONE), [(value,) for value in expected]) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("f", [3, 5, 1, 2, 4]),
+        ("f DESC", [4, 1, 2, 5, 3]),
+        ("f NULLS FIRST", [4, 3, 5, 1, 2]),
+        ("f DESC NULLS LAST", [1, 2, 5, 3, 4]),
+        ("n DESC, id DESC", [5, 4, 3, 2, 1]),
+        ("n", [1, 2, 3, 4, 5]),
+        ("f LIMIT 2", [3, 5]),
+        ("f LIMIT 2 OFFSET 1", [5, 1]),
+        ("f OFFSET 3", [2, 4]),
+        ("id % 2, id LIMIT 3", [2, 4, 1]),
+        ("f LIMIT 0", []),
+    ],
+)
+def test_order_and_limit(order: str, expected: list[int]) -> None:
+    found = selected(f"SELECT id, f, n FROM k ORDER BY {order}", k=list(reversed(ONE)))
+    assert [row[0] for row in found] == expected
+
+
+def test_ties_are_broken_by_the_whole_row() -> None:
+    rows: list[Row] = [(3, 7, 1), (1, 7, 2), (2, 7, None), (4, 7, 1)]
+    assert selected("SELECT cost, id FROM e ORDER BY p LIMIT 3", e=rows) == [(1, 3), (1, 4), (2, 1)]
+
+
+def test_text_is_ordered_by_code_point() -> None:
+    rows: list[Row] = [(number, text) for number, text in enumerate(("b", "a", "B", "\u00e9", "", "\U0001f600"))]
+    ordered = [row[0] for row in selected("SELECT name FROM p ORDER BY name", p=rows)]
+    assert ordered == ["", "B", "a", "b", "\u00e9", "\U0001f600"]
+
+
 # --- groups and aggregates ---
 
 
@@ -455,6 +589,124 @@ def test_decimals(values: tuple[str, ...], total: str, average: str | None) -> N
     ((found_total, found_average),) = run("SELECT SUM(n) AS s, AVG(n) AS a FROM k", k=rows)
     assert same(found_total, D(total))
     assert average is None or str(found_average) == average
+
+
+NUMBERS: list[Row] = [(1, 1.5, D("2.5")), (2, NAN, D(1)), (3, -INF, DECIMAL_NAN), (4, None, None), (5, -0.0, D(-7))]
+
+
+def test_least_and_greatest() -> None:
+    assert run("SELECT MIN(f), MAX(f) FROM k", k=NUMBERS) == [(-INF, NAN)]
+    assert same_bag(run("SELECT MIN(n) AS a, MAX(n) AS b FROM k", k=NUMBERS), [(D(-7), DECIMAL_NAN)]) == []
+    assert run("SELECT MIN(name) AS a, MAX(name) AS b FROM p", p=[(1, "b"), (2, "Z"), (3, None)]) == [("Z", "b")]
+    assert run("SELECT MIN(name) AS a, MAX(id) AS b FROM p", p=[]) == [(None, None)]
+    day = datetime.date(2024, 2, 29)
+    row = tuple({"d": day}.get(name) for name in TYPES)
+    assert run("SELECT MAX(d) AS a FROM w", w=[row]) == [(day,)]
+
+
+def test_truth_of_all_and_of_any() -> None:
+    def rows(*values: bool | None) -> list[Row]:
+        return [tuple({"b": value}.get(name) for name in TYPES) for value in values]
+
+    for values, every, some in (
+        ((True, False, None), False, True),
+        ((True, None), True, True),
+        ((False,), False, False),
+        ((None,), None, None),
+        ((), None, None),
+    ):
+        assert run("SELECT BOOL_AND(b) AS a, BOOL_OR(b) AS o FROM w", w=rows(*values)) == [(every, some)]
+
+
+def test_aggregates_of_different_values() -> None:
+    rows: list[Row] = [(1, 7, 5), (2, 7, 5), (3, 7, 6), (4, 7, None), (5, 8, None)]
+    sql = "COUNT(DISTINCT cost) AS a, SUM(DISTINCT cost) AS b, AVG(DISTINCT cost) AS c, MAX(DISTINCT cost) AS d"
+    found = run(f"SELECT p, {sql} FROM e GROUP BY p", e=rows)
+    assert same_bag(found, [(7, 2, 11, D("5.5"), 6), (8, 0, None, None, None)]) == []
+    same_value: list[Row] = [(1, 0.0, D("1.0")), (2, -0.0, D("1.00")), (3, NAN, None), (4, float("nan"), None)]
+    assert run("SELECT COUNT(DISTINCT f) AS f, COUNT(DISTINCT n) AS n FROM k", k=same_value) == [(2, 1)]
+
+
+def test_aggregates_of_some_rows_only() -> None:
+    sql = "COUNT(*) FILTER (WHERE cost > 5) AS a, SUM(cost) FILTER (WHERE cost > 99) AS b"
+    assert run(f"SELECT {sql} FROM e", e=E_ROWS) == [(3, None)]
+
+
+def test_groups_that_having_leaves_out() -> None:
+    assert run("SELECT p FROM e GROUP BY p HAVING SUM(cost) > 10", e=E_ROWS) == [(10,)]
+
+
+#: From PostgreSQL 15: var_pop, var_samp, stddev_pop, stddev_samp.
+VARIANCES = [
+    ("n", "1 2 4", "1.5555555555555556 2.3333333333333333 1.2472191289246471 1.5275252316519467"),
+    ("n", "1.50 2.5 -7.125", "18.6701388888888889 28.0052083333333333 4.3208956118944703 5.2919947404861745"),
+    (
+        "n",
+        "0.000000000001 0.000000000004",
+        "0.0000000000000000000000022500000000000000 0.0000000000000000000000045000000000000000"
+        " 0.0000000000015000000000000000000000000000 0.0000000000021213203435596425732025330863",
+    ),
+    (
+        "n",
+        "12345678901234567890.5 1",
+        "38103946883097091872389880243446121052.56 76207893766194183744779760486892242105.13"
+        " 6172839450617283944.75 8729713269414648062.34",
+    ),
+    ("n", "7.00", "0 None 0 None"),
+    ("n", "7.00 7", "0 0 0 0"),
+    ("n", "NaN", "NaN None NaN None"),
+    ("n", "Infinity 1", "NaN NaN NaN NaN"),
+    ("cost", "1 2 4", "1.5555555555555556 2.3333333333333333 1.2472191289246471 1.5275252316519467"),
+    (
+        "cost",
+        "9223372036854775807 -9223372036854775808",
+        "85070591730234615856620279821087277056 170141183460469231713240559642174554113"
+        " 9223372036854775807 13043817825332782212",
+    ),
+]
+
+
+@pytest.mark.parametrize(("column", "values", "expected"), VARIANCES)
+def test_variance_of_integers_and_numerics(column: str, values: str, expected: str) -> None:
+    kinds = ("VAR_POP", "VAR_SAMP", "STDDEV_POP", "STDDEV_SAMP")
+    rows: list[Row] = [(place, None, D(text)) for place, text in enumerate(values.split())]
+    if column == "cost":
+        rows = [(place, None, int(text)) for place, text in enumerate(values.split())]
+    source = "e" if column == "cost" else "k"
+    listed = ", ".join(f"{kind}({column}) AS {kind}" for kind in kinds)
+    ((*found,),) = run(f"SELECT {listed} FROM {source}", **{source: rows})
+    shown = [format(value, "f") if isinstance(value, D) and value.is_finite() else str(value) for value in found]
+    assert " ".join(shown) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "variance", "deviation"),
+    [
+        ((1.0, 2.0, 4.0), 14 / 9, math.sqrt(14 / 9)),
+        ((0.1,) * 7, 0.0, 0.0),
+        ((1e16, 1e16 + 2), 1.0, 1.0),
+        ((1e-200, 3e-200), 0.0, 1e-200),
+        ((1.0, NAN), NAN, NAN),
+        ((INF,), NAN, NAN),
+        ((), None, None),
+    ],
+)
+def test_variance_of_floats_is_rounded_once(
+    values: tuple[float, ...], variance: float | None, deviation: float | None
+) -> None:
+    found = run("SELECT VAR_POP(f) AS a, STDDEV_POP(f) AS b FROM k", k=floats(*values))
+    assert same_bag(found, [(variance, deviation)]) == []
+
+
+def test_a_sample_of_one_has_no_variance() -> None:
+    found = run("SELECT VAR_SAMP(f) AS a, STDDEV_SAMP(n) AS b FROM k", k=[(1, INF, DECIMAL_NAN)])
+    assert found == [(None, None)]
+
+
+def test_a_variance_above_the_largest_float() -> None:
+    with pytest.raises(DataError, match="overflow"):
+        run("SELECT VAR_POP(f) AS a FROM k", k=floats(1e300, -1e300))
+    assert run("SELECT STDDEV_POP(f) AS a FROM k", k=floats(1e300, -1e300)) == [(1e300,)]
 
 
 def test_expressions_around_keys_and_aggregates() -> None:

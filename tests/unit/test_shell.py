@@ -97,7 +97,9 @@ def test_statements_of_a_line_before_an_error_have_run(db: vt.Database) -> None:
 
 def test_begin_commit_and_rollback(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (id int PRIMARY KEY)")
-    run = Run(db, "BEGIN;\nINSERT INTO t VALUES (1);\nROLLBACK;\nBEGIN;\nINSERT INTO t VALUES (2);\nSELECT * FROM t;\nCOMMIT;")
+    run = Run(
+        db, "BEGIN;\nINSERT INTO t VALUES (1);\nROLLBACK;\nBEGIN;\nINSERT INTO t VALUES (2);\nSELECT * FROM t;\nCOMMIT;"
+    )
     assert run.fine
     assert run.out == ["BEGIN", "INSERT 1", "ROLLBACK", "BEGIN", "INSERT 1", " id", "----", "  2", "(1 row)", "COMMIT"]
     assert [row.id for row in db.sql("TABLE t")] == [2]
@@ -272,7 +274,10 @@ def test_values_in_json() -> None:
 
 
 def test_data_cannot_write_to_the_terminal(db: vt.Database) -> None:
-    db.sql("CREATE TABLE t (id int PRIMARY KEY, s text); INSERT INTO t VALUES (1, ?)", ["\x1b]0;title\x07 [red]x[/red] \u202e"])
+    db.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, s text); INSERT INTO t VALUES (1, ?)",
+        ["\x1b]0;title\x07 [red]x[/red] \u202e"],
+    )
     run = Run(db, "TABLE t;")
     assert "\x1b" not in "".join(run.out)
     assert run.out[2] == "  1 | \\x1b]0;title\\x07 [red]x[/red] \\u202e"
@@ -301,7 +306,9 @@ def test_the_exit_code_tells_of_errors() -> None:
 
 def test_a_script_on_the_standard_input_of_a_directory(tmp_path: Path) -> None:
     runner = CliRunner()
-    made = runner.invoke(app, ["sql", str(tmp_path / "d")], input="CREATE TABLE t (a int);\nINSERT INTO t VALUES (7);\n")
+    made = runner.invoke(
+        app, ["sql", str(tmp_path / "d")], input="CREATE TABLE t (a int);\nINSERT INTO t VALUES (7);\n"
+    )
     assert made.exit_code == 0
     read = runner.invoke(app, ["sql", str(tmp_path / "d"), "--limit", "1"], input="SELECT a FROM t;\n")
     assert read.stdout.split() == ["a", "---", "7", "(1", "row)"]
@@ -321,7 +328,9 @@ class Terminal:
         self._master, slave = pty.openpty()
         environment = {**os.environ, HISTORY_VARIABLE: str(history), "TERM": "dumb"}
         command = [sys.executable, "-m", "viewtide.cli", "sql", *arguments]
-        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True)
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True
+        )
         os.close(slave)
         self._seen = ""
 
@@ -340,6 +349,11 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def signal(self, number: int) -> None:
+        """A signal that comes just before readline waits is seen only when something is typed; then it is for sure."""
+        self.process.send_signal(number)
+        self.type("\n")
 
     def ended(self) -> int:
         return self.process.wait(READ_SECONDS_MAX)
@@ -372,9 +386,10 @@ def test_ctrl_c_forgets_what_was_typed_and_ctrl_d_ends(tmp_path: Path) -> None:
     history.touch(mode=0o644)
     terminal = Terminal(history)
     terminal.until(PROMPT)
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
     terminal.type("SELECT nothing\n")
     terminal.until("viewtide-> ")
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.signal(signal.SIGINT)
     terminal.until(PROMPT)
     terminal.type("SELECT 7 AS seven;\n")
     assert "ERROR" not in terminal.until("(1 row)")
@@ -387,7 +402,7 @@ def test_ctrl_c_forgets_what_was_typed_and_ctrl_d_ends(tmp_path: Path) -> None:
 def test_an_end_from_outside_ends_the_shell(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "history", str(tmp_path / "d"))
     terminal.until(PROMPT)
-    terminal.process.send_signal(signal.SIGTERM)
+    terminal.signal(signal.SIGTERM)
     assert terminal.ended() == EXIT_INTERRUPTED
     with vt.connect(tmp_path / "d") as db:
         assert db.tables() == []

@@ -21,7 +21,6 @@ from viewtide.changetables.sql import (
     RELATIONS_MAX,
     SQL_CHARACTERS_MAX,
     parse_view,
-    place_of_source,
 )
 from viewtide.changetables.types import (
     BOOL,
@@ -740,21 +739,6 @@ def test_refusals_name_the_rewrite_that_works(sql: str, hint: str) -> None:
     with pytest.raises(UnsupportedView) as caught:
         view(sql)
     assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("sql", "alias", "place"),
-    [
-        ("SELECT t.a FROM t, u", "u", (1, 20)),
-        ("SELECT t.a FROM t CROSS JOIN u", "u", (1, 30)),
-        ("SELECT t.a FROM t JOIN u AS q ON t.a < q.a", "q", (1, 24)),
-        ("SELECT t.a FROM t,\n (SELECT 1) q", "q", (2, 13)),
-        ("SELECT t.a FROM t", "nosuch", None),
-    ],
-)
-def test_the_place_of_a_source_can_be_asked_later(sql: str, alias: str, place: tuple[int, int] | None) -> None:
-    """What only the plan of a view can refuse (a join without any equality) has its place too."""
-    assert place_of_source(sql, alias) == place
 
 
 # --- wrong ---

@@ -1,0 +1,673 @@
+"""Compares what views store with their definitions evaluated from scratch, and repairs the rows that differ.
+
+    verify   one snapshot: the hidden views that a view is made from, then the view itself
+    repair   view by view, each at a snapshot of its own: those below, the view, those that are made from it
+
+All states are sums (`changetables/refresh.py`), so a view is compared by adding up again: the rows of one source of
+each branch go through the plan, page by page as of the snapshot, and what they contribute is summed per view key. Only
+the keys of one range are summed at a time, which bounds the memory; every range is one pass over the source, or over a
+part of it where the key of the view begins with that of the source.
+
+Beside that, a database that is small enough is evaluated by the oracle (`changetables/recompute.py`), which shares
+nothing with the plans: it finds what a wrong plan makes wrong, while the sums find what is stored but not shown.
+
+A repair adds, to each row that differs, what it should have been at the snapshot minus what it was. That is one more
+contribution, so it does not matter what writers have added since.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, cast
+
+from ..changetables.algebra import scans
+from ..changetables.errors import DataError, ProgrammingError
+from ..changetables.expressions import ColumnRef
+from ..changetables.keys import INDEX_PREFIX_BYTES_MAX, SHORTENED_TAIL_BYTES, KeyCodec, prefix_stop, table_range
+from ..changetables.operators.project import flatten, net_exactly, unflatten
+from ..changetables.plan import WHOLE_TABLE, Asking, Contribution, LookUp, ViewPlan
+from ..changetables.recompute import DIFFERENCES_MAX, recompute, same_bag
+from ..changetables.types import Row, Value
+from ..ltm.participant import rows_by_prefix
+from ..ltm.tables import TableRows, Tables, ViewRows
+from .embedded import Engine
+
+#: Source rows up to which the oracle is asked too: a second or two of its time, and all of them are in memory then.
+VERIFY_ORACLE_ROWS = 50_000
+#: View rows of one range. Twice as many sums are held at the most.
+VERIFY_RANGE_ROWS = 50_000
+#: Source rows that go through the plan at once.
+VERIFY_PAGE_ROWS = 500
+#: Differing rows of hidden views that are kept in mind while the views above them are compared.
+VERIFY_CORRECTIONS_MAX = 10_000
+#: View rows that one repairing transaction changes: about 20 ms for which writers wait.
+REPAIR_ROWS_MAX = 5_000
+
+#: A key whose first columns need no more bytes stands, cut or not, in the order of their values.
+_ORDERED_BYTES_MAX = INDEX_PREFIX_BYTES_MAX - SHORTENED_TAIL_BYTES
+
+#: Called with (rows done, rows expected): rows read, of the sources and of the views.
+Progress: TypeAlias = Callable[[int, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds memory. Tests make them small."""
+
+    oracle_rows: int = VERIFY_ORACLE_ROWS
+    range_rows: int = VERIFY_RANGE_ROWS
+    page_rows: int = VERIFY_PAGE_ROWS
+    corrections_max: int = VERIFY_CORRECTIONS_MAX
+    repair_rows: int = REPAIR_ROWS_MAX
+
+
+LIMITS = Limits()
+
+
+class Difference(NamedTuple):
+    """A row that is stored `stored` times and should be `recomputed` times.
+
+    `where` names the view; a hidden view that the engine keeps for it is named behind it. A row whose difference nobody
+    sees yet, such as a group that HAVING leaves out, is given as it is stored: its key, then its components.
+    """
+
+    row: tuple[object, ...]
+    stored: int
+    recomputed: int
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.row!r} is stored {self.stored} times, recomputed {self.recomputed} times"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`differences` are the first DIFFERENCES_MAX of them, `rows_differing` is the number of all rows that differ.
+
+    `peak_rows` is the largest number of sums that were held at once.
+    """
+
+    as_of: int = 0
+    rows_checked: int = 0
+    rows_differing: int = 0
+    rows_repaired: int = 0
+    ok: bool = True
+    differences: list[Difference] = field(default_factory=list)
+    peak_rows: int = 0
+
+    def add(self, differences: list[Difference]) -> None:
+        self.ok = False
+        self.rows_differing += 1
+        self.differences += differences[: DIFFERENCES_MAX - len(self.differences)]
+
+
+class Differing(NamedTuple):
+    """A view row that is not what it should be; None: there is none, or there should be none."""
+
+    key: bytes
+    stored: Row | None
+    expected: Row | None
+    correction: Contribution
+
+
+# --- the snapshot ---
+
+
+class _Snapshot:
+    """The catalog and the rows of one timestamp. A context manager, which holds the pin.
+
+    `corrections`: what rows of views should show, by view name and key. The views above are compared with that.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.ltm = engine.ltm
+        self.tables: Tables = engine.ltm.tables
+        self.at = 0
+        self.corrections: dict[str, dict[bytes, Row | None]] = {}
+        #: The values of their keys.
+        self.corrected: dict[str, dict[bytes, tuple[Value, ...]]] = {}
+
+    def __enter__(self) -> _Snapshot:
+        while True:
+            # The catalog of that timestamp: a newer index has no entries for it.
+            self.tables = self.ltm.tables
+            self.at = self.ltm.horizon.pin(-id(self))
+            if self.ltm.tables is self.tables:
+                return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ltm.horizon.unpin(-id(self))
+
+    def view(self, name: str) -> ViewRows:
+        view = self.tables.views.get(name)
+        if view is None or not view.view.ready_ts:
+            raise ProgrammingError(f"there is no view {name!r}", hint="it may have been dropped meanwhile")
+        return view
+
+    def states(self, view: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Row]]:
+        """The stored rows of a view in the order of their keys."""
+        return self.ltm.scan(view.versions, start, stop, self.at)
+
+    def shown(self, rows: TableRows | ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Row]]:
+        """The rows of a table, or those that a view shows, or should show."""
+        stored = self.ltm.shown(rows, start, stop, self.at)
+        corrected = self.corrections.get(rows.table.name)
+        if not corrected:
+            return stored
+        added = sorted((key, row) for key, row in corrected.items() if row is not None and start <= key < stop)
+        return heapq.merge((item for item in stored if item[0] not in corrected), added, key=lambda item: item[0])
+
+    def extremes(self, view: ViewRows, state: Row | None) -> Row:
+        plan = view.plan
+        if not plan.extremes or (state is None and not plan.always):
+            return ()
+        return tuple(
+            self.ltm.extreme(
+                values,
+                plan.extreme_prefix(number, state or ()),
+                self.at,
+                each.last,
+                self.corrections.get(each.table, {}),
+            )
+            for number, (each, values) in enumerate(zip(plan.extremes, view.values, strict=True))
+        )
+
+    def answered(self, asking: Asking[list[Contribution]]) -> list[Contribution]:
+        """What a propagation gives that is answered as of the snapshot."""
+        answers: list[list[object]] | None = None
+        while True:
+            try:
+                wanted = next(asking) if answers is None else asking.send(answers)
+            except StopIteration as finished:
+                return cast("list[Contribution]", finished.value)
+            answers = [self._answer(look_up) for look_up in wanted]
+
+    def _answer(self, look_up: LookUp) -> list[object]:
+        rows = self.tables.source(look_up.table)
+        if look_up.index is None:
+            return [self._row(rows, key) for key in look_up.keys]
+        if look_up.index == WHOLE_TABLE:
+            return [[row for _, row in self.shown(rows, *table_range(rows.table.id))]] * len(look_up.keys)
+        entries = self.tables.indexes[look_up.index][1]
+        corrected = self.corrections.get(look_up.table, {})
+        added = rows_by_prefix(entries, corrected)
+        answers: list[object] = []
+        for prefix in look_up.keys:
+            keys = [key for key in self.ltm.entries_at(entries.versions, prefix, self.at) if key not in corrected]
+            found = [row for key in keys if (row := self._row(rows, key)) is not None]
+            answers.append([*found, *added.get(prefix, ())])
+        return answers
+
+    def _row(self, rows: TableRows | ViewRows, key: bytes) -> Row | None:
+        corrected = self.corrections.get(rows.table.name)
+        if corrected is not None and key in corrected:
+            return corrected[key]
+        stored = self.ltm.read(rows.versions, key, self.at)
+        return self.ltm.show(rows, stored, self.at) if isinstance(rows, ViewRows) else stored
+
+    def correct(self, view: ViewRows, differing: Differing) -> None:
+        """From here on the row shows what it should."""
+        item = differing.correction
+        name = view.view.name
+        self.corrected.setdefault(name, {})[item.key] = item.key_values
+        shown = view.plan.source_row(differing.expected, self.extremes(view, differing.expected))
+        self.corrections.setdefault(name, {})[item.key] = shown
+
+    def correct_extremes(self, view: ViewRows) -> None:
+        """Groups whose values were corrected show other minima and maxima, even where their own rows are right."""
+        key_count = len(view.plan.key_columns)
+        mine = self.corrections.setdefault(view.view.name, {})
+        for extreme in view.plan.extremes:
+            for values in self.corrected.get(extreme.table, {}).values():
+                key = view.plan.keys.encode_short(values[:key_count])
+                if key not in mine:
+                    state = self.ltm.read(view.versions, key, self.at)
+                    mine[key] = view.plan.source_row(state, self.extremes(view, state))
+
+
+# --- ranges ---
+
+
+class _Bound(NamedTuple):
+    """A place between two view rows. `values` are those of the row behind it, None at the ends of the view."""
+
+    key: bytes
+    values: tuple[Value, ...] | None
+
+
+@dataclass(slots=True)
+class _Range:
+    """low <= key < high. `high` comes down when there are more rows than expected."""
+
+    low: _Bound
+    high: _Bound
+
+
+class _Window:
+    """Which rows of a starting source can contribute to a range of the view.
+
+    If the first columns of the view's key are the first columns of the source's, both are in the same order: rows of
+    the source outside the values of the range contribute outside the range. Both ends are included, because one row of
+    the source may contribute on both sides of a bound.
+    """
+
+    def __init__(self, plan: ViewPlan, part: int, source: int, rows: TableRows | ViewRows) -> None:
+        self._whole = table_range(rows.table.id)
+        self._view_keys = plan.keys
+        self._source_keys: KeyCodec = rows.codec.keys if isinstance(rows, TableRows) else rows.plan.keys
+        ordered = plan.kept.kind == "ordered" or (isinstance(rows, ViewRows) and rows.plan.kept.kind == "ordered")
+        self.columns = 0 if ordered else _common_columns(plan, part, source, rows.table.key)
+
+    def of(self, range_: _Range) -> tuple[bytes, bytes]:
+        low, high = self._prefix(range_.low), self._prefix(range_.high)
+        start, stop = self._whole
+        return (start if low is None else low), (stop if high is None else prefix_stop(high))
+
+    def _prefix(self, bound: _Bound) -> bytes | None:
+        """What the keys of the source begin with at a bound; None if that says nothing."""
+        if bound.values is None or not self.columns:
+            return None
+        values = bound.values[: self.columns]
+        if any(value is None for value in values):
+            return None
+        if len(self._view_keys.encode_prefix(values)) > _ORDERED_BYTES_MAX:
+            return None
+        prefix = self._source_keys.encode_prefix(values)
+        return prefix if len(prefix) <= _ORDERED_BYTES_MAX else None
+
+
+def _common_columns(plan: ViewPlan, part: int, source: int, key: tuple[int, ...]) -> int:
+    count = 0
+    for expression, position in zip(plan.kept.parts[part].key, key, strict=False):
+        if not isinstance(expression, ColumnRef) or (expression.source, expression.position) != (source, position):
+            break
+        count += 1
+    return count
+
+
+# --- comparing ---
+
+
+class _Comparison:
+    """Compares views with what they read, at one snapshot."""
+
+    def __init__(self, snapshot: _Snapshot, limits: Limits, outcome: Outcome, meter: _Meter) -> None:
+        self._snapshot, self._limits, self._outcome, self._meter = snapshot, limits, outcome, meter
+
+    def differing(self, view: ViewRows) -> Iterator[Differing]:
+        """The rows of a view that differ, range by range."""
+        self._compile(view)
+        start, stop = table_range(view.view.id)
+        low = _Bound(start, None)
+        while low.key < stop:
+            range_ = _Range(low, self._high(view, low, stop))
+            sums = self._sums(view, range_)
+            yield from self._differing(view, range_, sums)
+            low = range_.high
+
+    def _compile(self, view: ViewRows) -> None:
+        """The functions of a plan are made when they are first needed, by writers too: one thread at a time."""
+        plan = view.plan
+        with self._snapshot.ltm.lock:
+            self._snapshot.answered(plan.contribute_constants())
+            for part, source, _ in plan.starts():
+                self._snapshot.answered(plan.contribute_from(part, source, ()))
+
+    def _high(self, view: ViewRows, low: _Bound, stop: bytes) -> _Bound:
+        """Where a range ends that has so many stored rows."""
+        stored = self._snapshot.states(view, low.key, stop)
+        behind = next(itertools.islice(stored, self._limits.range_rows, None), None)
+        return _Bound(stop, None) if behind is None else _Bound(behind[0], behind[1][: len(view.plan.key_columns)])
+
+    def _sums(self, view: ViewRows, range_: _Range) -> dict[bytes, Contribution]:
+        """What the rows of a range should hold. Where many are missing in the view, the range is cut."""
+        combine, most = view.plan.combine, 2 * self._limits.range_rows
+        sums: dict[bytes, Contribution] = {}
+        for item in self._evaluated(view, range_):
+            if not range_.low.key <= item.key < range_.high.key:
+                continue
+            known = sums.get(item.key)
+            total = item if known is None else combine(known, item)
+            if total is None:
+                del sums[item.key]
+                continue
+            sums[item.key] = total
+            self._outcome.peak_rows = max(self._outcome.peak_rows, len(sums))
+            if len(sums) >= most:
+                self._cut(range_, sums)
+        return sums
+
+    def _cut(self, range_: _Range, sums: dict[bytes, Contribution]) -> None:
+        """The upper half is left to the next range: what was summed for the rest is still complete."""
+        ordered = sorted(sums)
+        half = len(ordered) // 2
+        range_.high = _Bound(ordered[half], sums[ordered[half]].key_values)
+        for key in ordered[half:]:
+            del sums[key]
+
+    def _evaluated(self, view: ViewRows, range_: _Range) -> Iterator[Contribution]:
+        """The definition evaluated at the snapshot: what contributes to the range, and more."""
+        snapshot, plan = self._snapshot, view.plan
+        yield from snapshot.answered(plan.contribute_constants())
+        if plan.kept.slice_of:
+            kept, ordered = plan.kept, snapshot.tables.views[plan.kept.slice_of]
+            rows_count = None if kept.limit is None else kept.offset + kept.limit
+            corrected = snapshot.corrections.get(kept.slice_of, {})
+            yield from plan.contribute_top(snapshot.ltm.first_rows(ordered, rows_count, snapshot.at, corrected))
+        for part, source, table in plan.starts():
+            rows = snapshot.tables.source(table)
+            yield from self._from_source(plan, part, source, rows, range_)
+
+    def _from_source(
+        self, plan: ViewPlan, part: int, source: int, rows: TableRows | ViewRows, range_: _Range
+    ) -> Iterator[Contribution]:
+        window = _Window(plan, part, source, rows)
+        stored = self._snapshot.shown(rows, *window.of(range_))
+        page_rows = self._limits.page_rows
+        while page := list(itertools.islice(stored, page_rows)):
+            contributions = self._snapshot.answered(plan.contribute_from(part, source, [row for _, row in page]))
+            if len(contributions) > 2 * self._limits.range_rows:
+                # Each row joins with many: fewer of them at once.
+                page_rows = max(1, page_rows // 2)
+            yield from contributions
+            self._meter.add(len(page))
+            if page[-1][0] >= window.of(range_)[1]:
+                return
+
+    def _differing(self, view: ViewRows, range_: _Range, sums: dict[bytes, Contribution]) -> Iterator[Differing]:
+        key_count = len(view.plan.key_columns)
+        for key, state in self._snapshot.states(view, range_.low.key, range_.high.key):
+            stored = Contribution(key, state[:key_count], state[key_count:])
+            expected = sums.pop(key, None)
+            self._outcome.rows_checked += 1
+            self._meter.add(1)
+            correction = _correction(view.plan, stored, expected)
+            if correction is not None:
+                yield Differing(key, state, None if expected is None else _state(expected), correction)
+        for key, item in sums.items():
+            self._outcome.rows_checked += 1
+            yield Differing(key, None, _state(item), item)
+
+
+def _state(contribution: Contribution) -> Row:
+    return contribution.key_values + contribution.delta
+
+
+def _correction(plan: ViewPlan, stored: Contribution, expected: Contribution | None) -> Contribution | None:
+    """What to add to what is stored; None if nothing.
+
+    Components of groups are equal if they are equal as numbers. Kept rows are shown as they are written: -0.0 for 0.0
+    is a difference there, and so is 1.0 for 1.00.
+    """
+    if expected is None:
+        return plan.negate(stored)
+    if plan.kept.kind in ("groups", "set"):
+        same = stored.delta == expected.delta
+        return None if same else plan.combine(expected, plan.negate(stored))
+    if stored.delta == expected.delta and repr(stored.delta) == repr(expected.delta):
+        return None
+    width = len(plan.kept.outputs)
+    changes = [*unflatten(expected.delta, width), *unflatten(plan.negate(stored).delta, width)]
+    delta = flatten(net_exactly(changes))
+    return expected._replace(delta=delta) if delta else None
+
+
+def _shown_differences(snapshot: _Snapshot, view: ViewRows, found: Differing, where: str) -> list[Difference]:
+    """A differing row as the view shows it; where it shows no difference, as it is stored."""
+    stored, expected = (_shown(snapshot, view, state) for state in (found.stored, found.expected))
+    if stored is None or expected is None or repr(stored) == repr(expected):
+        states = ((found.stored, 1, 0), (found.expected, 0, 1))
+        return [Difference(state, ours, theirs, where) for state, ours, theirs in states if state is not None]
+    if repr(stored[0]) == repr(expected[0]):
+        return [Difference(stored[0], stored[1], expected[1], where)]
+    sides = ((stored[0], stored[1], 0), (expected[0], 0, expected[1]))
+    return [Difference(row, ours, theirs, where) for row, ours, theirs in sides if ours or theirs]
+
+
+def _shown(snapshot: _Snapshot, view: ViewRows, state: Row | None) -> tuple[Row, int] | None:
+    """The output of a stored row and how often it is shown; None if it cannot be shown."""
+    plan = view.plan
+    extremes = snapshot.extremes(view, state)
+    try:
+        times = plan.multiplicity(state, extremes)
+        return (plan.output(state, extremes) if times else (), times)
+    except DataError:
+        # A damaged row may hold what no output has a value for; the stored row says it.
+        return None
+
+
+# --- the oracle ---
+
+
+def _ask_oracle(snapshot: _Snapshot, view: ViewRows, limits: Limits, outcome: Outcome) -> None:
+    """Compare what the view shows with the oracle, if everything is small enough to be held in memory."""
+    tables, relation = snapshot.tables, view.view.relation
+    names = {scan.table for scan in scans(relation)}
+    rows: dict[str, list[Row]] = {}
+    left = limits.oracle_rows
+    for name in names:
+        rows[name] = _some_rows(snapshot, tables.source(name), left + 1)
+        left -= len(rows[name])
+        if left < 0:
+            return
+    stored = _some_rows(snapshot, view, limits.oracle_rows + 1)
+    if len(stored) > limits.oracle_rows:
+        return
+    width, weighted = len(view.plan.columns), view.plan.kept.weighted
+    outputs = (row[:width] for row in stored for _ in range(cast(int, row[-1]) if weighted else 1))
+    for row, ours, theirs in same_bag(outputs, recompute(relation, {name: tables.table(name) for name in names}, rows)):
+        outcome.add([Difference(row, ours, theirs, view.view.name)])
+
+
+def _some_rows(snapshot: _Snapshot, rows: TableRows | ViewRows, count: int) -> list[Row]:
+    shown = snapshot.ltm.shown(rows, *table_range(rows.table.id), snapshot.at)
+    return [row for _, row in itertools.islice(shown, count)]
+
+
+# --- progress ---
+
+
+class _Meter:
+    """Counts the rows that were read, for whoever watches. The expected number is an estimate that is never passed."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._done = self._expected = 0
+
+    @property
+    def is_watched(self) -> bool:
+        return self._progress is not None
+
+    def expect(self, rows_count: int) -> None:
+        self._expected += rows_count
+
+    def add(self, rows_count: int) -> None:
+        self._done += rows_count
+        if self._progress is not None and (rows_count > 1 or self._done % VERIFY_PAGE_ROWS == 0):
+            self._progress(min(self._done, self._expected), self._expected)
+
+    def finish(self) -> None:
+        if self._progress is not None:
+            self._progress(self._expected, self._expected)
+
+
+def _expect(snapshot: _Snapshot, view: ViewRows, limits: Limits, meter: _Meter) -> None:
+    """Estimate the rows that the comparison of a view reads. It takes a look at all of them, so only if it is asked."""
+    if not meter.is_watched:
+        return
+    stored = _count(snapshot, view)
+    meter.expect(stored)
+    for part, source, table in view.plan.starts():
+        rows = snapshot.tables.source(table)
+        in_order = _Window(view.plan, part, source, rows).columns
+        passes = 1 if in_order else max(1, -(-stored // limits.range_rows))
+        meter.expect(passes * _count(snapshot, rows))
+
+
+def _count(snapshot: _Snapshot, rows: TableRows | ViewRows) -> int:
+    return sum(1 for _ in snapshot.ltm.scan(rows.versions, *table_range(rows.table.id), snapshot.at))
+
+
+# --- which views ---
+
+
+def _hidden_below(view: ViewRows, tables: Tables) -> list[ViewRows]:
+    """The hidden views that a view is made from, each after those that it reads."""
+    found: dict[str, ViewRows] = {}
+    waiting = [view]
+    while waiting:
+        for name in waiting.pop().plan.reads:
+            below = tables.views.get(name)
+            if below is not None and below.view.hidden and name not in found:
+                found[name] = below
+                waiting.append(below)
+    return sorted(found.values(), key=lambda each: each.level)
+
+
+def _made_from(view: ViewRows) -> list[ViewRows]:
+    """The views that are made from a view, straight or through others; not those that are still being made."""
+    found: dict[str, ViewRows] = {}
+    waiting = [view]
+    while waiting:
+        for above in waiting.pop().views:
+            if above.view.name not in found and above.view.ready_ts:
+                found[above.view.name] = above
+                waiting.append(above)
+    return list(found.values())
+
+
+def _where(view: ViewRows, tables: Tables, asked: str, below: Mapping[str, ViewRows]) -> str:
+    if not view.view.hidden:
+        return view.view.name
+    readers = [asked] if view.view.name in below else [each.name for each in tables.catalog.readers_of(view.view.name)]
+    return f"{', '.join(readers)}: hidden view {view.view.name}"
+
+
+# --- verify ---
+
+
+def verify(engine: Engine, name: str, progress: Progress | None = None, limits: Limits = LIMITS) -> Outcome:
+    """Compare a view and the hidden views that it is made from with their definitions, at one snapshot."""
+    outcome, meter = Outcome(), _Meter(progress)
+    with _Snapshot(engine) as snapshot:
+        outcome.as_of = snapshot.at
+        view = snapshot.view(name)
+        hidden = _hidden_below(view, snapshot.tables)
+        for each in (*hidden, view):
+            _expect(snapshot, each, limits, meter)
+        comparison = _Comparison(snapshot, limits, outcome, meter)
+        for each in hidden:
+            if not _verify_hidden(snapshot, comparison, each, name, limits, outcome):
+                return outcome
+        outcome.rows_checked = 0
+        for found in comparison.differing(view):
+            outcome.add(_shown_differences(snapshot, view, found, name))
+        if view.plan.always:
+            outcome.rows_checked = max(1, outcome.rows_checked)
+        if outcome.ok:
+            _ask_oracle(snapshot, view, limits, outcome)
+    meter.finish()
+    return outcome
+
+
+def _verify_hidden(
+    snapshot: _Snapshot, comparison: _Comparison, view: ViewRows, asked: str, limits: Limits, outcome: Outcome
+) -> bool:
+    """False if so much of it differs that nothing can be said about the views above."""
+    where = _where(view, snapshot.tables, asked, {view.view.name: view})
+    found = []
+    for differing in comparison.differing(view):
+        outcome.add(_shown_differences(snapshot, view, differing, where))
+        found.append(differing)
+        if outcome.rows_differing > limits.corrections_max:
+            return False
+    for differing in found:
+        # Only now: the comparison of a view must see what is stored in the views below, and in no view of its own.
+        snapshot.correct(view, differing)
+    if view.plan.extremes:
+        snapshot.correct_extremes(view)
+    return True
+
+
+# --- repair ---
+
+
+def repair(engine: Engine, name: str, progress: Progress | None = None, limits: Limits = LIMITS) -> Outcome:
+    """Make the stored rows of a view right, and those of all views that it is made from or that are made from it.
+
+    Each view is compared with what it reads now, so those below come first. One repair at a time: two that found the
+    same difference would mend it twice.
+    """
+    with engine.repairing:
+        return _Repair(engine, name, progress, limits).run()
+
+
+class _Repair:
+    def __init__(self, engine: Engine, name: str, progress: Progress | None, limits: Limits) -> None:
+        self._engine, self._name, self._limits = engine, name, limits
+        self._meter = _Meter(progress)
+        self._outcome = Outcome()
+        self._below: dict[str, ViewRows] = {}
+        #: What is still to be compared, by name. A view that was mended adds those that are made from it.
+        self._waiting: set[str] = set()
+        self._done: set[str] = set()
+
+    def run(self) -> Outcome:
+        with _Snapshot(self._engine) as snapshot:
+            view = snapshot.view(self._name)
+            self._below = {each.view.name: each for each in _hidden_below(view, snapshot.tables)}
+            for each in (*self._below.values(), view, *_made_from(view)):
+                self._waiting.add(each.view.name)
+                _expect(snapshot, each, self._limits, self._meter)
+        rows_checked = 0
+        while self._waiting:
+            with _Snapshot(self._engine) as snapshot:
+                mended = self._next(snapshot)
+                if mended is not None and mended.view.name == self._name:
+                    rows_checked = self._outcome.rows_checked
+        with _Snapshot(self._engine) as snapshot:
+            outcome = self._outcome
+            outcome.as_of, outcome.rows_checked = snapshot.at, rows_checked
+            outcome.ok = True
+            # What the oracle still finds is no damage but a wrong plan, which adding up again cannot mend.
+            _ask_oracle(snapshot, snapshot.view(self._name), self._limits, outcome)
+        self._meter.finish()
+        return outcome
+
+    def _next(self, snapshot: _Snapshot) -> ViewRows | None:
+        """Mend one view: one that reads none of the others that wait."""
+        views = [snapshot.tables.views[name] for name in self._waiting if name in snapshot.tables.views]
+        if not views:
+            self._waiting.clear()  # all dropped meanwhile
+            return None
+        view = min(views, key=lambda each: each.level)
+        self._waiting.discard(view.view.name)
+        self._done.add(view.view.name)
+        before = self._outcome.rows_differing
+        self._outcome.rows_checked = 0
+        self._mend(snapshot, view)
+        if self._outcome.rows_differing > before:
+            self._waiting.update(each.view.name for each in _made_from(view) if each.view.name not in self._done)
+        return view
+
+    def _mend(self, snapshot: _Snapshot, view: ViewRows) -> None:
+        where = _where(view, snapshot.tables, self._name, self._below)
+        comparison = _Comparison(snapshot, self._limits, self._outcome, self._meter)
+        corrections: list[Contribution] = []
+        for found in comparison.differing(view):
+            self._outcome.add(_shown_differences(snapshot, view, found, where))
+            corrections.append(found.correction)
+            if len(corrections) >= self._limits.repair_rows:
+                self._commit(view, corrections)
+                corrections = []
+        self._commit(view, corrections)
+
+    def _commit(self, view: ViewRows, corrections: list[Contribution]) -> None:
+        if corrections:
+            self._engine.contribute(view.view.id, corrections)
+            self._outcome.rows_repaired += len(corrections)
+            self._engine.checkpoint_if_due()
