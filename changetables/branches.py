@@ -25,7 +25,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, TypeGuard, cast
 
 from .algebra import (
     Distinct,
@@ -625,18 +625,44 @@ def _equality(condition: Expression) -> Equality | None:
 
 
 def _connected(branch: Branch, stored: Stored) -> Branch:
-    """Every source reached through equalities; where only an equality of expressions connects two, the expression
-    becomes a column of a view of its own, which can have an index."""
+    """Every source reached through equalities of plain columns, and every anti source by its whole key. Where only an
+    equality of expressions connects two, the expressions become columns of a view of their own, with an index."""
+    branch = replace(branch, conditions=_with_known_values(branch))
     while True:
         parts = _components(branch, stored)
-        if len(parts) <= 1:
-            return branch
-        bridge = next((found for found in (_bridge(c, parts) for c in branch.conditions) if found), None)
+        bridges = [_bridge(condition, parts, branch) for condition in branch.conditions]
+        bridge = next((found for found in bridges if found is not None), None)
         if bridge is None:
-            loose = branch.sources[min(parts[1])]
-            raise UnsupportedView(NO_EQUALITY, place=loose.place, hint=f"add a condition {loose.alias}.x = other.y")
+            break
         [number] = sources_of(bridge)
-        branch = _with_column(branch, number, bridge, stored)
+        branch = _with_columns(branch, number, _sides_of(branch, number), stored)
+    if len(parts) > 1:
+        loose = branch.sources[min(parts[1])]
+        raise UnsupportedView(NO_EQUALITY, place=loose.place, hint=f"add a condition {loose.alias}.x = other.y")
+    return branch
+
+
+def _with_known_values(branch: Branch) -> tuple[Expression, ...]:
+    """The conditions with COALESCE left out where its first value is known not to be NULL: what is compared by = is
+    not. So the merged column of FULL JOIN ... USING is a plain column in every branch."""
+    known = set()
+    for condition in branch.conditions:
+        if isinstance(condition, Call) and condition.op == "=":
+            known.update(side for side in condition.args if isinstance(side, ColumnRef))
+
+    def simpler(expression: Expression) -> Expression:
+        if not isinstance(expression, Call):
+            return expression
+        args = [simpler(argument) for argument in expression.args]
+        if expression.op == "coalesce":
+            args = [argument for argument in args if not _is_null(argument)]
+            first = next((n for n, each in enumerate(args) if each in known or not _can_be_null(each)), len(args))
+            args = args[: first + 1]
+            if len(args) == 1 and args[0].type.kind == expression.type.kind:
+                return args[0]
+        return replace(expression, args=tuple(args)) if args else Literal(None, expression.type)
+
+    return tuple(map(simpler, branch.conditions))
 
 
 def _stored_where_looked_for(branch: Branch, stored: Stored) -> Branch:
@@ -645,10 +671,11 @@ def _stored_where_looked_for(branch: Branch, stored: Stored) -> Branch:
         table = stored.table(source.table)
         if table.computed and len(branch.sources) > 1 and not source.anti:
             equalities = [found for found in map(_equality, branch.conditions) if found is not None]
-            sides = [side for equality in equalities for side in (equality.left, equality.right)]
-            bound = {side.position for side in sides if side.source == number}
-            if not bound >= set(table.key):
-                return _stored_where_looked_for(_with_column(branch, number, None, stored), stored)
+            pairs = [(each.left, each.right) for each in equalities] + [(each.right, each.left) for each in equalities]
+            bound = {mine.position for mine, _ in pairs if mine.source == number}
+            others = {other.source for mine, other in pairs if mine.source == number}
+            if len(others) > 1 or not bound >= set(table.key):
+                return _stored_where_looked_for(_with_columns(branch, number, [], stored), stored)
     return branch
 
 
@@ -665,36 +692,54 @@ def _components(branch: Branch, stored: Stored) -> list[set[int]]:
     return sorted(parts, key=min)
 
 
-def _bridge(condition: Expression, parts: list[set[int]]) -> Expression | None:
-    """A side of an equality between two components that is an expression over one source."""
-    if not isinstance(condition, Call) or condition.op not in ("=", "is_not_distinct"):
+def _bridge(condition: Expression, parts: list[set[int]], branch: Branch) -> Expression | None:
+    """A side of an equality that is an expression over one source, if the equality is needed as one of plain columns:
+    it is about two components or about an anti source."""
+    if not _is_comparison_of_two(condition):
         return None
     sides = [sources_of(argument) for argument in condition.args]
-    if any(len(side) != 1 for side in sides):
+    homes = [next((i for i, part in enumerate(parts) if side <= part), -1) for side in sides]
+    anti = any(branch.sources[number].anti for side in sides for number in side)
+    if homes[0] == homes[1] and not anti:
         return None
-    homes = [next(i for i, part in enumerate(parts) if side <= part) for side in sides]
-    if homes[0] == homes[1]:
-        return None
-    return next(argument for argument in condition.args if not isinstance(argument, ColumnRef))
+    return next((argument for argument in condition.args if not isinstance(argument, ColumnRef)), None)
 
 
-def _with_column(branch: Branch, number: int, expression: Expression | None, stored: Stored) -> Branch:
-    """The branch with a source replaced by a view that stores its rows, with the expression as one more column."""
+def _is_comparison_of_two(condition: Expression) -> TypeGuard[Call]:
+    """An equality between expressions over one source each, not the same."""
+    if not isinstance(condition, Call) or condition.op not in ("=", "is_not_distinct"):
+        return False
+    one, other = (sources_of(argument) for argument in condition.args)
+    return len(one) == len(other) == 1 and one != other
+
+
+def _sides_of(branch: Branch, number: int) -> list[Expression]:
+    """All expressions over one source that are compared with another source."""
+    found: dict[Expression, None] = {}
+    for condition in branch.conditions:
+        if _is_comparison_of_two(condition):
+            for side in condition.args:
+                if sources_of(side) == {number} and not isinstance(side, ColumnRef):
+                    found[side] = None
+    return list(found)
+
+
+def _with_columns(branch: Branch, number: int, expressions: Sequence[Expression], stored: Stored) -> Branch:
+    """The branch with a source replaced by a view that stores its rows, with the expressions as further columns."""
     table = stored.table(branch.sources[number].table)
     read = sorted({*table.key, *(p for e in _all_expressions(branch) for p in _positions_of(e, number))})
-    if table.columns[-1].name == MULTIPLICITY and table.columns[-1].hidden:
-        read = sorted({*read, len(table.columns) - 1})
     places = {position: place for place, position in enumerate(read)}
     scan = Scan(table.name, "", tuple(read), tuple(_field(table, position) for position in read))
     outputs = [Output("", column(scan, place), scan.fields[place].nullable) for place in range(len(read))]
-    if expression is not None:
+    for expression in expressions:
         at_home = _relocated(expression, number, lambda reference: column(scan, places[reference.position]))
         outputs.append(Output("", at_home, True))
     kept = stored.inner(canonical(Project(scan, tuple(outputs))))
+    made = {expression: len(read) + place for place, expression in enumerate(expressions)}
 
     def moved(old: Expression) -> Expression:
-        if expression is not None and old == expression:
-            return replace(_reference(kept, len(read)), source=number)
+        if old in made:
+            return replace(_reference(kept, made[old]), source=number)
         if isinstance(old, ColumnRef) and old.source == number:
             return replace(_reference(kept, places[old.position]), source=number)
         if isinstance(old, Call):

@@ -140,7 +140,9 @@ def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
         for view in views:
             tables = _with_indexes(engine, tables, view)
             plan = compile_view(view.name, 0, view.relation, tables)
-            if plan.has_constants or (plan.always and plan.fallible) or not _all_empty(engine, plan):
+            # Aggregates without GROUP BY show a row over nothing, which whoever is made from them has to be told.
+            shows = plan.always and (plan.fallible or view is not views[-1])
+            if plan.has_constants or shows or not _all_empty(engine, plan):
                 raise _NotEmpty
             catalog = tables.catalog
             made = replace(view, id=catalog.next_id, reads=plan.reads, ready_ts=ts)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from viewtide.changetables.algebra import Relation
 from viewtide.changetables.evaluate import compared
+from viewtide.changetables.explain import explain
 from viewtide.changetables.keeping import keep
 from viewtide.changetables.plan import (
     FIRST,
@@ -115,6 +116,9 @@ class Memory:
 
     def plan(self, name: str) -> ViewPlan:
         return self.view(name).plan
+
+    def explain(self, name: str) -> str:
+        return explain(self.plan(name), {other: rows.plan for other, rows in self.tables.views.items()})
 
     # --- what is stored and shown ---
 

@@ -62,6 +62,7 @@ ODD = frozenset({"NaN", "Infinity", "-Infinity", "-0"})
 NULL_SHARE = 0.15
 ROWS_MAX = 9
 STEPS = (4, 7)
+RISKY_SHARE = 0.08
 
 #: With these a join can turn out to have no equality, for example with a column that is a constant; the engine may refuse
 #: the view for that reason. Without them it must not.
@@ -69,6 +70,10 @@ REFUSABLE = frozenset(
     {"values", "constant output", "join on an expression", "is not distinct from as join key", "correlated inequality",
      "in of rows"}
 )  # fmt: skip
+
+#: A view whose query may fail, and then the transaction fails with it. Nothing reads it: PostgreSQL would not compute
+#: what the reader does not need.
+RISKY = "division by zero"
 
 #: Features that the generator leaves out because the engine is known to be wrong there. Must be empty.
 KNOWN_GAPS: frozenset[str] = frozenset({"subquery first in parentheses"})
@@ -179,7 +184,31 @@ def case(seed: int) -> Case:
     for number in range(rng.randint(3, 5)):
         maker = ViewMaker(rng, tables, views)
         views.append(maker.view(f"v{number}", 0 if rng.random() < 0.7 else rng.randint(1, 2)))
+    if rng.random() < RISKY_SHARE:
+        views.append(_risky_view(rng, tables))
     return Case(f"seed {seed}", tables, tuple(views), steps)
+
+
+def _risky_view(rng: Random, tables: Sequence[Table]) -> View:
+    """A division by what is zero in few rows only, so that most transactions succeed."""
+    table = rng.choice(tables).name
+    divisor = "(id + ref - 9)"
+    shape, kind = rng.choice(
+        (
+            ("SELECT 10 / {} AS c0 FROM {}", INT),
+            ("SELECT 10 % {} AS c0 FROM {}", INT),
+            ("SELECT 1.5 / {} AS c0 FROM {}", NUM),
+            ("SELECT SUM(7 / {}) AS c0 FROM {}", NUM),
+            ("SELECT MAX(7 / {}) AS c0 FROM {} GROUP BY ref", INT),
+            ("SELECT id AS c0 FROM {1} WHERE 10 / {0} > 1", INT),
+            ("SELECT id AS c0 FROM {1} GROUP BY id, 10 / {0}", INT),
+            ("SELECT 20 / SUM(CAST({} AS numeric)) AS c0 FROM {} GROUP BY ref", NUM),
+            ("SELECT ref AS c0 FROM {1} GROUP BY ref HAVING SUM(CAST(1 AS numeric)) / SUM({0}) > 0", INT),
+            ("SELECT DISTINCT 10 / {} AS c0 FROM {}", INT),
+            ("SELECT a.id AS c0 FROM {1} AS a JOIN {1} AS b ON a.ref = b.id AND 10 / (a.id + b.ref - 9) > 1", INT),
+        )
+    )
+    return View("risky", shape.format(divisor, table), ("c0",), (kind,), 0, (RISKY,))
 
 
 def _table(rng: Random, name: str) -> Table:
@@ -313,6 +342,8 @@ class From:
     shown: tuple[Col, ...]
     #: Base tables by alias, whose keys determine their other columns.
     bases: tuple[tuple[str, Table], ...] = ()
+    #: Equalities of comma joins, which stand in WHERE.
+    where: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -588,13 +619,20 @@ class ViewMaker:
 
     def from_clause(self, depth: int) -> From:
         count = self.rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4) if depth == 2 else (1, 1, 1, 2))
-        return self.joined(depth, count)
+        if count == 1 or not self.chance(0.12):
+            return self.joined(depth, count)
+        self.uses("comma join", f"{count}-way join")
+        first = self.rng.randint(1, count - 1)
+        left, right = self.joined(depth, first), self.joined(depth, count - first)
+        shown = left.shown + right.shown
+        lefts, rights = _unambiguous(left.columns, shown), _unambiguous(right.columns, shown)
+        equality = self.equality(lefts, rights)
+        return From(f"{left.sql}, {right.sql}", lefts + rights, shown, left.bases + right.bases, (equality,))
 
     def joined(self, depth: int, count: int) -> From:
         if count == 1:
             return self.source(depth)
-        if count > 2:
-            self.uses(f"{count}-way join")
+        self.uses(f"{count}-way join")
         rights = self.rng.randint(2, count - 1) if count > 2 and self.chance(0.25) else 1
         left = self.joined(depth, count - rights)
         right = self.joined(depth, rights)
@@ -688,8 +726,9 @@ class ViewMaker:
 
     def source(self, depth: int) -> From:
         choice, alias = self.rng.random(), self.alias()
-        if choice < 0.14 and self.views:
-            view = self.rng.choice(self.views)
+        views = [view for view in self.views if RISKY not in view.features]
+        if choice < 0.14 and views:
+            view = self.rng.choice(views)
             self.uses("view on view", *REFUSABLE.intersection(view.features))
             return self.named(f"{view.name} AS {alias}", alias, view.names, view.kinds)
         if choice < 0.26 and depth:
@@ -719,7 +758,7 @@ class ViewMaker:
     # --- WHERE ---
 
     def where(self, source: From, depth: int) -> str:
-        parts = []
+        parts = [*source.where]
         if self.chance(0.35):
             self.uses("where")
             parts.append(self.condition(source.columns, 2))
@@ -741,7 +780,7 @@ class ViewMaker:
             return self.condition(source.columns, 1)
         one, two = self.rng.choice(ints if ints and self.chance(0.8) else pairs)
         negated = self.chance(0.5)
-        extra = [self.condition(columns, 1)] if self.chance(0.3) else []
+        extra = [*inner.where, *([self.condition(columns, 1)] if self.chance(0.3) else [])]
         correlated = [pair for pair in pairs if pair[0].kind in (INT, STR, NUM)]
         if correlated and self.chance(0.2):
             self.uses("correlated inequality")

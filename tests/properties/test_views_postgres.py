@@ -159,10 +159,10 @@ class Run:
     def _step(self, number: int, step: Sequence[Write]) -> None:
         views = [view for view in self.case.views if view.after <= number]
         self.server.executescript("SAVEPOINT step")
-        self._postgres(";".join(self._dml(write) for write in step) or "SELECT 1")
         failed: PostgresError | None = None
         expected: dict[str, TextRows] = {}
         try:
+            self.server.executescript(";".join(self._dml(write) for write in step) or "SELECT 1")
             expected = self._expected()
         except PostgresError as error:
             failed = error
@@ -185,7 +185,7 @@ class Run:
                     self._write(tx, write)
                 if inside:
                     self._compare("inside the transaction", expected, lambda name: tx.view(name).rows())
-        except vt.DataError as error:
+        except (vt.DataError, vt.IntegrityError) as error:
             return error
         except (Difference, vt.Error):
             raise

@@ -6,8 +6,10 @@ from decimal import Decimal
 
 import pytest
 
+import viewtide as vt
 from tests.propagation import Folded, Memory
 from viewtide.changetables.algebra import Field, Filter, Join, Output, Project, Relation, Scan
+from viewtide.changetables.branches import is_hidden
 from viewtide.changetables.errors import (
     DataError,
     IntegrityError,
@@ -17,9 +19,19 @@ from viewtide.changetables.errors import (
     UnsupportedView,
 )
 from viewtide.changetables.expressions import Call, ColumnRef, Expression, Literal
-from viewtide.changetables.numbers import DECIMAL_NAN
 from viewtide.changetables.keeping import keep
-from viewtide.changetables.plan import State, compile_view, needed_indexes
+from viewtide.changetables.numbers import DECIMAL_NAN
+from viewtide.changetables.plan import (
+    FIRST,
+    LAST,
+    STATES,
+    TOP,
+    WHOLE_TABLE,
+    State,
+    compile_view,
+    needed_indexes,
+)
+from viewtide.changetables.recompute import same_bag
 from viewtide.changetables.schema import Column, Index, Table
 from viewtide.changetables.sql import parse_view
 from viewtide.changetables.types import BOOL, DECIMAL, FLOAT, INT, NAN, STR, Row, Type
@@ -497,13 +509,252 @@ def test_first_contents_of_all_branches_and_constants_are_the_view() -> None:
 
 def test_explain_names_every_look_up() -> None:
     memory = opened(COST_BY_CATEGORY)
-    assert memory.plan("v").explain().splitlines() == [
+    assert memory.explain("v").splitlines() == [
         "view v: groups, key (category)",
-        "change of events e",
-        "  1. products p by primary key (id): id = e.product",
-        "change of products p",
-        "  1. events e by index (product): product = p.id",
+        "└─ events e ⋈ products p",
+        "   ├─ change of events e: 1.0 look-ups per row",
+        "   │  └─ products p by primary key (id = e.product)",
+        "   └─ change of products p: 1.0 look-ups and 10.0 rows per row",
+        "      └─ events e by index (product = p.id)",
     ]
+
+
+def test_explain_shows_the_views_that_are_kept_for_a_view() -> None:
+    text = opened("SELECT id FROM products WHERE id NOT IN (SELECT shop FROM events WHERE shop > 1)").explain("v")
+    assert "must not be there" in text
+    assert "all rows, because the first or the last row of the other side came or went" in text
+    assert "kept for it: SELECT DISTINCT shop FROM events WHERE " in text
+    assert "~" not in text
+
+
+# --- hidden views ---
+
+
+def kinds_asked(memory: Memory) -> list[list[tuple[str, str, str, int]]]:
+    """(table, how, state, keys) of each look-up of the open transaction; hidden views are all called "~"."""
+    special = {None: "key", STATES: "states", FIRST: "first", LAST: "last", TOP: "top", WHOLE_TABLE: "all"}
+    memory.asked.clear()
+    memory.propagate()
+    return [
+        [
+            (
+                look_up.table[:1] if is_hidden(look_up.table) else look_up.table,
+                special.get(look_up.index, "index"),
+                State(look_up.state).name,
+                len(look_up.keys),
+            )
+            for look_up in batch
+        ]
+        for batch in memory.asked
+    ]
+
+
+WITHOUT_EVENTS = "SELECT id FROM products p WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.product = p.id)"
+
+
+def test_a_change_reaches_an_anti_join_only_when_a_key_appears_or_disappears() -> None:
+    memory = opened(WITHOUT_EVENTS)
+    memory.put("products", (1, 1))
+    assert kinds_asked(memory) == [[("~", "key", "OLD", 1)]]
+    memory.commit()
+    memory.put("events", (1, 1, 1, 1))
+    assert kinds_asked(memory) == [[("~", "states", "OLD", 1)], [("products", "key", "OLD", 1)]]
+    memory.commit()
+    assert memory.outputs("v") == []
+    memory.put("events", (2, 1, 1, 1), (3, 1, 1, 1))
+    assert kinds_asked(memory) == [[("~", "states", "OLD", 1)]]
+    assert "v" not in memory.commit()
+    memory.remove("events", (1,), (2,))
+    assert "v" not in memory.commit()
+    memory.remove("events", (3,))
+    assert commit(memory) == [((1,), (1, 1))]
+
+
+def test_a_row_and_its_partner_that_come_together_contribute_nothing_to_an_anti_join() -> None:
+    memory = opened(WITHOUT_EVENTS)
+    memory.put("products", (1, 1))
+    memory.put("events", (1, 1, 1, 1))
+    assert kinds_asked(memory)[1] == [("~", "key", "NEW", 1), ("products", "key", "KEPT", 1)]
+    assert commit(memory) == []
+    memory.remove("products", (1,))
+    memory.remove("events", (1,))
+    assert commit(memory) == []
+    assert [memory.stored[name] for name in memory.tables.views] == [{}, {}]
+
+
+def test_of_an_anti_source_only_what_is_absent_before_and_after_is_left_alone() -> None:
+    """State.TAKEN: the key of the presence that this transaction removes is somebody else's term."""
+    memory = opened(
+        "SELECT s.id, s.city FROM shops s WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.shop = s.id)"
+        " AND EXISTS (SELECT 1 FROM stock t WHERE t.shop = s.id)"
+    )
+    memory.put("shops", (1, "Bern"), (2, "Genf"))
+    memory.put("stock", (1, 1, 1), (2, 1, 1))
+    memory.put("events", (1, 1, 1, 1))
+    memory.commit()
+    assert memory.outputs("v") == [(2, "Genf")]
+    memory.remove("events", (1,))
+    memory.remove("stock", (2, 1))
+    memory.put("shops", (1, "Basel"))
+    states = {state for batch in kinds_asked(memory) for _, _, state, _ in batch}
+    assert states >= {"OLD", "NEW", "KEPT", "TAKEN"}
+    memory.commit()
+    assert memory.outputs("v") == [(1, "Basel")]
+
+
+def test_null_finds_no_partner_and_passes_an_anti_join() -> None:
+    memory = opened("SELECT id FROM events e WHERE NOT EXISTS (SELECT 1 FROM products p WHERE p.category = e.product)")
+    memory.put("events", (1, None, 1, 1), (2, 7, 1, 1))
+    memory.put("products", (1, None), (2, 7))
+    memory.commit()
+    assert memory.outputs("v") == [(1,)]
+
+
+def test_the_first_null_of_not_in_touches_every_row_and_the_second_none() -> None:
+    memory = opened("SELECT id FROM events WHERE product NOT IN (SELECT category FROM products)")
+    memory.put("events", (1, 1, 1, 1), (2, 2, 1, 1), (3, None, 1, 1))
+    memory.put("products", (1, 1))
+    memory.commit()
+    assert memory.outputs("v") == [(2,)]
+    memory.put("products", (2, None))
+    assert ("events", "all", "OLD", 1) in [each for batch in kinds_asked(memory) for each in batch]
+    memory.commit()
+    assert memory.outputs("v") == []
+    memory.put("products", (3, None))
+    assert all(table == "~" and how == "states" for batch in kinds_asked(memory) for table, how, _, _ in batch)
+    memory.commit()
+    memory.remove("products", (1,), (2,), (3,))
+    memory.commit()
+    assert memory.outputs("v") == [(1,), (2,), (3,)]
+
+
+def test_extremes_are_looked_up_by_readers_only() -> None:
+    memory = opened("SELECT shop, MIN(cost) AS lo, MAX(cost) AS hi FROM events GROUP BY shop")
+    memory.put("events", (1, 1, 1, 5), (2, 1, 1, 9))
+    assert kinds_asked(memory) == [[("~", "states", "OLD", 2)]]
+    memory.commit()
+    assert memory.outputs("v") == [(1, 5, 9)]
+    memory.remove("events", (2,))
+    memory.commit()
+    assert memory.outputs("v") == [(1, 5, 5)]
+
+
+def test_extremes_that_may_not_be_shown_are_looked_at_before_the_commit() -> None:
+    memory = opened("SELECT shop, 10 / MIN(cost) AS x FROM events GROUP BY shop")
+    memory.put("events", (1, 1, 1, 5))
+    assert kinds_asked(memory)[-1] == [("~", "first", "OLD", 1), ("~", "first", "NEW", 1)]
+    memory.commit()
+    memory.put("events", (2, 1, 1, 0))
+    with pytest.raises(DataError, match=r"view 'v', row \(1,\): division by zero"):
+        memory.commit()
+
+
+def test_equal_parts_of_several_views_are_kept_once() -> None:
+    memory = opened("SELECT p.id, e.cost FROM products p LEFT JOIN events e ON e.product = p.id")
+    hidden = [name for name in memory.tables.views if is_hidden(name)]
+    assert len(hidden) == 1
+    memory.create_view("w", parse_view(WITHOUT_EVENTS.replace("events e", "events x").replace("e.p", "x.p"), TABLES))
+    assert [name for name in memory.tables.views if is_hidden(name)] == hidden
+
+
+def test_views_of_one_level_ask_together_and_a_view_comes_after_all_that_it_reads() -> None:
+    memory = Memory(TABLES.values())
+    for name, sql in (
+        ("low", "SELECT shop, MIN(cost) AS c FROM events GROUP BY shop"),
+        ("high", "SELECT shop, MAX(cost) AS c FROM events GROUP BY shop"),
+        ("v", "SELECT low.shop, high.c - low.c AS d FROM low JOIN high ON low.shop = high.shop"),
+    ):
+        views = {view.name: memory.tables.table(view.name) for view in memory.tables.catalog.views.values()}
+        memory.create_view(name, parse_view(sql, {**TABLES, **views}))
+    levels = {name: memory.view(name).level for name in ("low", "high", "v")}
+    assert levels == {"low": 1, "high": 1, "v": 2}
+    memory.put("events", (1, 1, 1, 5))
+    memory.commit()
+    memory.put("events", (2, 1, 1, 9))
+    assert kinds_asked(memory) == [
+        [("~", "states", "OLD", 1)],
+        [("low", "states", "OLD", 1), ("high", "states", "OLD", 1)],
+        [("~", how, state, 1) for how in ("first", "last") for state in ("OLD", "NEW")],
+        [("low", "key", "OLD", 1)],
+    ]
+    assert commit(memory) == [((1, 1), (-1, 1, 0, 1, 1, 4))]
+
+
+# --- rows that never were ---
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 10 / (e.cost - p.category) AS x FROM events e JOIN products p ON e.product = p.id",
+        "SELECT e.id FROM events e JOIN products p ON e.product = p.id WHERE 10 / (e.cost - p.category) < 100",
+        "SELECT SUM(10 / (e.cost - p.category)) AS x FROM events e JOIN products p ON e.product = p.id",
+        "SELECT MAX(10 / (e.cost - p.category)) AS x FROM events e JOIN products p ON e.product = p.id",
+        "SELECT DISTINCT 10 / (e.cost - p.category) AS x FROM events e JOIN products p ON e.product = p.id",
+        "SELECT e.id, p.id AS p FROM events e FULL JOIN products p ON e.product = p.id AND 10 / (e.cost - p.category) < 100",
+        "SELECT id FROM events e WHERE EXISTS"
+        " (SELECT 1 FROM products p WHERE e.product = p.id AND 10 / (e.cost - p.category) < 100)",
+        "SELECT id FROM events e WHERE NOT EXISTS"
+        " (SELECT 1 FROM products p WHERE e.product = p.id AND 10 / (e.cost - p.category) < 0)",
+        "SELECT e.id, 10 / (e.cost - p.category) AS x FROM events e JOIN products p ON e.product = p.id"
+        " ORDER BY 10 / (e.cost - p.category) LIMIT 2",
+        "SELECT 10 / (e.cost - p.category) AS x FROM (SELECT product, MAX(cost) AS cost FROM events GROUP BY product) e"
+        " JOIN products p ON e.product = p.id",
+    ],
+    ids=["output", "where", "sum", "max", "distinct", "full_join", "exists", "not_exists", "top", "view_on_view"],
+)
+@pytest.mark.parametrize("steps", [((1, 2), (2, 3)), ((2, 3), (1, 2))], ids=["old_partner", "new_partner"])
+def test_no_joined_row_that_never_existed_is_evaluated(sql: str, steps: tuple[tuple[int, int], ...]) -> None:
+    """The new cost with the old category, or the old cost with the new category, would divide by zero."""
+    memory = opened(sql)
+    relation = memory.view("v").view.relation
+    for cost, category in steps:
+        memory.put("events", (1, 1, 1, cost))
+        memory.put("products", (1, category))
+        memory.commit()
+        assert same_bag(memory.recomputed(relation), memory.outputs("v")) == []
+
+
+# --- equal, but not the same ---
+
+
+def measured_twice(sql: str, views: dict[str, str]) -> Memory:
+    """A measure whose values become equal ones that are written differently."""
+    memory = Memory(TABLES.values())
+    for name, text in {**views, "v": sql}.items():
+        known = {view.name: memory.tables.table(view.name) for view in memory.tables.catalog.views.values()}
+        memory.create_view(name, parse_view(text, {**TABLES, **known}))
+    memory.put("products", (1, 7), (2, 7))
+    memory.put("measures", (7, None, -0.0, Decimal("1.0"), None, None))
+    memory.commit()
+    memory.put("measures", (7, None, 0.0, Decimal("1.00"), None, None))
+    memory.commit()
+    return memory
+
+
+def test_a_row_that_counts_several_times_is_shown_as_written_last() -> None:
+    memory = measured_twice(
+        "SELECT m.d, m.f FROM x JOIN measures m ON m.id = x.category",
+        {"x": "SELECT category FROM products EXCEPT ALL SELECT id FROM shops"},
+    )
+    assert repr(memory.outputs("v")) == "[(Decimal('1.00'), 0.0), (Decimal('1.00'), 0.0)]"
+
+
+def test_the_first_rows_are_shown_as_written_last() -> None:
+    top = "SELECT id, d, f FROM measures ORDER BY id LIMIT 2"
+    assert repr(measured_twice(top, {}).outputs("v")) == "[(7, Decimal('1.00'), 0.0)]"
+    memory = measured_twice(f"SELECT q.d, q.f FROM ({top}) q JOIN products p ON p.category = q.id", {})
+    assert repr(memory.outputs("v")) == "[(Decimal('1.00'), 0.0), (Decimal('1.00'), 0.0)]"
+
+
+def test_an_outer_join_shows_rows_as_written_last() -> None:
+    memory = measured_twice("SELECT p.id, m.d, m.f FROM products p LEFT JOIN measures m ON m.id = p.category", {})
+    assert repr(memory.outputs("v")) == "[(1, Decimal('1.00'), 0.0), (2, Decimal('1.00'), 0.0)]"
+
+
+def test_a_view_on_a_view_shows_rows_as_written_last() -> None:
+    memory = measured_twice("SELECT d, f FROM x", {"x": "SELECT id, d, f FROM measures"})
+    assert repr(memory.outputs("v")) == "[(Decimal('1.00'), 0.0)]"
 
 
 # --- keys ---
@@ -554,6 +805,26 @@ def test_errors_name_view_and_row() -> None:
     memory = opened("SELECT shop, 10 / (COUNT(*) - 1) AS x FROM events GROUP BY shop")
     with pytest.raises(DataError, match=r"view 'v', row \(7,\): division by zero"):
         memory.plan("v").output((7, 1))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT MAX(10 / cost) AS x FROM events",
+        "SELECT COUNT(DISTINCT 10 / cost) AS x FROM events",
+        "SELECT id FROM products p WHERE EXISTS (SELECT 1 FROM events e WHERE e.product = p.id AND 10 / e.cost > p.id)",
+        "SELECT COUNT(*) AS n FROM (SELECT shop, 10 / SUM(cost) AS x FROM events GROUP BY shop) q WHERE x > 1",
+    ],
+    ids=["max", "count_distinct", "exists", "subquery"],
+)
+def test_errors_in_hidden_views_name_the_view_of_the_user(sql: str) -> None:
+    with vt.connect("memory:") as db:
+        db.create_table("products", {"id": int, "category": int}, key="id")
+        db.create_table("events", {"id": int, "product": int, "shop": int, "cost": int}, key="id")
+        db.create_view("v", sql)
+        with pytest.raises(DataError, match="view 'v'.*division by zero"), db.transaction() as tx:
+            tx.insert("products", {"id": 1, "category": 1})
+            tx.insert("events", {"id": 1, "product": 1, "shop": 1, "cost": 0})
 
 
 def test_text_of_the_user_never_becomes_source() -> None:
