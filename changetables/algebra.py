@@ -181,8 +181,8 @@ class SetOp:
 @dataclass(frozen=True, slots=True)
 class Top:
     """The rows in order, `offset` of them left out, at most `limit` of the rest. Ties are broken by the whole row, in
-    the order of its columns, each ascending with NULL last. Without a limit it only orders, which means nothing to
-    whoever reads it as a bag."""
+    the order of its columns, each ascending with NULL last; with `order` = () any rows will do. Without a limit it only
+    orders, which means nothing to whoever reads it as a bag."""
 
     input: Relation
     order: tuple[Order, ...]

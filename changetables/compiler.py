@@ -22,6 +22,7 @@ from typing import TypeAlias
 from . import casts, functions, texts
 from .errors import DataError, InternalError
 from .expressions import Call, ColumnRef, Expression, Literal
+from .generated import code_of
 from .types import BOOL, FLOAT, STR, Type, Value
 
 #: Nested levels of one Python expression. Deeper parts become functions: Python's parser takes 200 parentheses.
@@ -139,7 +140,7 @@ class Compiler:
         """Run generated definitions, with the helpers that they call, in the namespace."""
         text = "".join(self.helpers) + source
         self.helpers.clear()
-        exec(compile(text, "<viewtide plan>", "exec"), self.namespace)
+        exec(code_of(text, "<viewtide plan>"), self.namespace)
 
     # --- values ---
 

@@ -178,7 +178,10 @@ class _Planner:
     def _top(self, top: Top) -> Node:
         order = [(item.expression, item.descending, item.nulls_first) for item in top.order]
         whole_row = [(column(top, place), False, False) for place in range(len(top.fields))]
-        return TopNode(self._coder, self.plan(top.input, []), [*order, *whole_row], top.limit, top.offset)
+        below = self.plan(top.input, [])
+        # Without ORDER BY any rows will do: the first that come.
+        by = [*order, *whole_row] if order else []
+        return TopNode(self._coder, below, by, top.limit, top.offset)
 
     # --- joins ---
 

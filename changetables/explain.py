@@ -89,7 +89,7 @@ class _Explanation:
             for name in waiting:
                 explained.add(name)
                 inner = self._plans[name]
-                text = describe(inner.relation, {**self._tables(inner)})
+                text = describe(inner.relation, self._tables(inner), self.label)
                 below = _Node(f"{self.label(name)}, kept for it: {text}")
                 self._fill(below, inner)
                 node.below.append(below)
@@ -171,14 +171,14 @@ def _column_name(table: Table, position: int) -> str:
 # --- relations as text ---
 
 
-def describe(relation: Relation, tables: Mapping[str, Table]) -> str:
-    """A relation in a few words, close to SQL: for people, not for reading it again."""
-    return _Text(tables).relation(relation)
+def describe(relation: Relation, tables: Mapping[str, Table], label: Callable[[str], str] = str) -> str:
+    """A relation in a few words, close to SQL: for people, not for reading it again. `label` names tables."""
+    return _Text(tables, label).relation(relation)
 
 
 class _Text:
-    def __init__(self, tables: Mapping[str, Table]) -> None:
-        self._tables = tables
+    def __init__(self, tables: Mapping[str, Table], label: Callable[[str], str]) -> None:
+        self._tables, self._label = tables, label
 
     def relation(self, relation: Relation) -> str:
         match relation:
@@ -197,12 +197,12 @@ class _Text:
             case Top():
                 return f"the first {relation.limit} of {self.relation(relation.input)}, in order"
             case Slice():
-                return f"the first {relation.limit} rows of {relation.input.table}"
+                return f"the first {relation.limit} rows of {self._label(relation.input.table)}"
 
     def _from(self, relation: Relation) -> str:
         match relation:
             case Scan():
-                return relation.table
+                return self._label(relation.table)
             case Values():
                 return "VALUES"
             case Project() | WithKey():
@@ -260,6 +260,9 @@ class _Text:
             return "NULL" if expression.value is None else repr(expression.value)
         return self._call(expression, [self._expression(argument, columns) for argument in expression.args])
 
+    def _operand(self, text: str) -> str:
+        return text if text.isidentifier() or " " not in text else f"({text})"
+
     def _call(self, call: Call, args: list[str]) -> str:
         match call.op, args:
             case "is_null", [only]:
@@ -274,7 +277,7 @@ class _Text:
                 return f"{only}::{call.type}"
             case ("and" | "or") as word, _:
                 return f"({f' {word.upper()} '.join(args)})"
-            case op, [one, other] if not op.isidentifier():
-                return f"{one} {op} {other}"
+            case op, [_, _] if not op.isidentifier():
+                return f" {op} ".join(self._operand(part) for part in args)
             case op, _:
                 return f"{op}({', '.join(args)})"

@@ -378,7 +378,7 @@ _NEEDS: dict[str, set[str]] = {
     "avg": {"total"},
     "bool_and": {"trues"},
     "bool_or": {"trues"},
-    **dict.fromkeys(("var_pop", "var_samp", "stddev_pop", "stddev_samp"), {"total", "squares"}),
+    **{kind: {"total", "squares"} for kind in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
 }
 
 

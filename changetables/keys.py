@@ -27,6 +27,7 @@ from hashlib import blake2b
 from typing import TypeAlias, cast
 
 from .errors import DataError, InternalError, OperationalError
+from .generated import code_of
 from .numbers import DECIMAL_NAN, decimal_value
 from .schema import Index, Table
 from .types import NAN, Row, Type, Value
@@ -280,7 +281,7 @@ def _function(head: str, load: str, body: Sequence[str], namespace: dict[str, ob
         "        raise unfit(error) from None",
     ]
     namespace["unfit"] = _unfit
-    exec(compile("\n".join(lines), "<viewtide key encoder>", "exec"), namespace)
+    exec(code_of("\n".join(lines), "<viewtide key encoder>"), namespace)
     return namespace[head.partition("(")[0]]
 
 

@@ -84,6 +84,8 @@ class ViewPlan:
         self, name: str, view_id: int, relation: Relation, stored: Stored, indexes: tuple[Index, ...] = ()
     ) -> None:
         self.name, self.view_id, self.relation = name, view_id, relation
+        #: What errors call it: a hidden view is called by the views that it is kept for.
+        self.called = name
         self.kept = kept = keep(relation, stored)
         self.sources, self.reads = kept.sources, kept.reads
         self.table = kept.table(view_id, name, indexes)
@@ -92,7 +94,7 @@ class ViewPlan:
         self.tables = tables = {source: stored.table(source) for source in kept.reads}
         self.needed_indexes = needed_indexes(kept, tables)
         self.columns_read = _columns_read(kept)
-        builder = _Builder(name, view_id, kept, tables)
+        builder = _Builder(lambda: self.called, view_id, kept, tables)
         self.keys = builder.keys
         self._builder = builder
         self._places: dict[str, list[_Place]] = {}
@@ -267,7 +269,8 @@ class ViewPlan:
 
     def _blamed(self, error: DataError, row: Row) -> DataError:
         key = row[: len(self.key_columns)]
-        return DataError(f"view {self.name!r}, row {key!r}: {error.message}", hint=error.hint)
+        row_text = "" if is_hidden(self.name) else f", row {key!r}"
+        return DataError(f"view {self.called!r}{row_text}: {error.message}", hint=error.hint)
 
     def extreme_prefix(self, number: int, row: Row) -> bytes:
         """Where the values of a group stand in the hidden view of an extreme."""
@@ -384,8 +387,8 @@ def _key_values(view: str, columns: Sequence[KeyColumn], key: object) -> tuple[o
 class _Builder:
     """Makes the functions of one plan. All generated code of a view shares one namespace."""
 
-    def __init__(self, name: str, view_id: int, kept: Kept, tables: Mapping[str, Table]) -> None:
-        self.name, self.kept, self.tables = name, kept, tables
+    def __init__(self, called: Callable[[], str], view_id: int, kept: Kept, tables: Mapping[str, Table]) -> None:
+        self._called, self.kept, self.tables = called, kept, tables
         namespace: dict[str, object] = {
             "DataError": DataError,
             "LookUp": LookUp,
@@ -434,7 +437,7 @@ class _Builder:
             where = ""
             if row is not None and table is not None:
                 where = f" (row {tuple(row[p] for p in table.key)!r} of table {table.name!r})"
-            return DataError(f"view {self.name!r}{where}: {error.message}", hint=error.hint)
+            return DataError(f"view {self._called()!r}{where}: {error.message}", hint=error.hint)
 
         return blame
 

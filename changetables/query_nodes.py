@@ -439,7 +439,7 @@ def once(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 class TopNode(Node):
-    """The rows in order. `order` ends with the whole row. `items`: its first ones that are plain columns."""
+    """The rows in order. `order` ends with the whole row, or is empty. `items`: its first that are plain columns."""
 
     def __init__(
         self,
@@ -471,6 +471,9 @@ class TopNode(Node):
         return self._coder.sort_key(self._order)
 
     def rows(self, reader: Reader) -> Iterator[Row]:
+        if not self._order:
+            last = None if self._limit is None else self._offset + self._limit
+            return itertools.islice(self._below.rows(reader), self._offset, last)
         if self._limit is None:
             return iter(sorted(self._below.rows(reader), key=self._key)[self._offset :])
         stop = self._offset + self._limit
@@ -497,5 +500,5 @@ class TopNode(Node):
         title = "order" if self._limit is None else f"top {self._limit}"
         offset = f" after {self._offset}" if self._offset else ""
         how = ", in the order of the primary key" if self._followed else ""
-        by = ", ".join(parts) or "the whole row"
-        return [f"{title}{offset} by {by}{how}", *indented(self._below.explain())]
+        by = f" by {', '.join(parts)}" if parts else ""
+        return [f"{title}{offset}{by}{how}", *indented(self._below.explain())]

@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import TypeAlias, cast
 
 from .errors import DataError, IntegrityError, InterfaceError, InternalError, ProgrammingError
+from .generated import code_of
 from .keys import KeyCodec, key_codec
 from .numbers import decimal_fit, decimal_value
 from .schema import Column, Table
@@ -331,7 +332,7 @@ def _key_values_source(columns: tuple[Column, ...], key: tuple[int, ...]) -> str
 
 
 def _compiled(source: str, name: str, namespace: dict[str, object]) -> object:
-    exec(compile(source, "<viewtide row codec>", "exec"), namespace)
+    exec(code_of(source, "<viewtide row codec>"), namespace)
     return namespace[name]
 
 

@@ -152,11 +152,15 @@ class Transaction:
                 if view.is_read:
                     self._read.append((view, finished.value))
             return
+        assert wanted, "whoever asks for nothing would never be answered"
         self._running.append((view, asking, len(wanted)))
         self.wanted += wanted
 
     def _show(self, views: list[tuple[ViewRows, list[Contribution]]]) -> Generator[list[LookUp], Answers, None]:
         """Find out what views show before and after: that is what the views above them are told."""
+        views = [(view, found) for view, found in views if found or view.plan.extremes]
+        if not views:
+            return
         touched = [_touched(view, found, self.shown) for view, found in views]
         states = yield [
             LookUp(view.view.name, STATES, list(keys), State.OLD)

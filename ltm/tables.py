@@ -94,6 +94,9 @@ class Tables:
             self._add_table(table, horizon, before)
         for view in catalog.views.values():
             self._add_view(view, horizon, before)
+        for rows in self.views.values():
+            if rows.view.hidden:
+                rows.plan.called = next((view.name for view in catalog.readers_of(rows.view.name)), rows.view.name)
 
     # -- what plans read (`branches.Stored`)
 
@@ -141,7 +144,10 @@ class Tables:
         else:
             plan = compile_view(view.name, view.id, view.relation, self, view.indexes)
         versions = known.versions if known else RowVersions(view.id, horizon, make_pack(), _decode_view_row)
-        entries = tuple(_index_entries(plan.table, index, horizon, before) for index in view.indexes)
+        if known is not None and plan is known.plan:
+            entries = known.indexes
+        else:
+            entries = tuple(_index_entries(plan.table, index, horizon, before) for index in view.indexes)
         checked = view.ready_ts > 0 or (known is not None and known.checked)
         rows = ViewRows(view, plan, versions, entries, checked)
         self.views[view.name] = self.views_by_id[view.id] = rows

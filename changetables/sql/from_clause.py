@@ -82,9 +82,14 @@ class FromClause:
 
     def _item(self, node: exp.Expr) -> FromItem:
         """A table or subquery with its alias, or joins in parentheses."""
-        if type(node) is exp.Subquery and type(_within(node)) is exp.Table:
+        if type(node) is exp.Subquery and (type(_within(node)) is exp.Table or _has_joins(node.this)):
             return self._joins_in_parentheses(node)
-        if type(node) is exp.Table:
+        if type(node) is exp.Table and isinstance(node.this, exp.Values):
+            # So sqlglot reads VALUES as the first item of joins in parentheses.
+            values = node.this.copy()
+            values.set("alias", node.args.get("alias"))
+            item = self._subquery(values)
+        elif type(node) is exp.Table:
             item = self._table(node)
         elif isinstance(node, exp.Subquery | exp.Values):
             item = self._subquery(node)
@@ -217,6 +222,10 @@ class FromClause:
         if len(found) > 1:
             raise self.source.wrong(f"column {name} appears more than once in the {side} table", place)
         return found[0]
+
+
+def _has_joins(node: object) -> bool:
+    return type(node) is exp.Subquery and bool(node.args.get("joins"))
 
 
 def _within(node: exp.Expr) -> exp.Expr:

@@ -313,7 +313,8 @@ class Maker:
     def top(self, depth: int) -> Relation:
         choose, below = self._choose, self.relation(depth - 1)
         order = []
-        for _ in range(choose.number(1 if self._incremental else 0, 2)):
+        # At least one: without ORDER BY, any rows are a right answer.
+        for _ in range(choose.number(1, 2)):
             expression = self.column(below) if not choose.chance(4) else self.expression(below)
             descending = choose.chance(2)
             order.append(Order(expression, descending, descending if not choose.chance(4) else not descending))

@@ -675,7 +675,7 @@ def test_views_of_one_level_ask_together_and_a_view_comes_after_all_that_it_read
         [("~", "states", "OLD", 1)],
         [("low", "states", "OLD", 1), ("high", "states", "OLD", 1)],
         [("~", how, state, 1) for how in ("first", "last") for state in ("OLD", "NEW")],
-        [("low", "key", "OLD", 1)],
+        [("low", "key", "OLD", 2)],
     ]
     assert commit(memory) == [((1, 1), (-1, 1, 0, 1, 1, 4))]
 

@@ -1,0 +1,211 @@
+"""What a transaction reads to keep a view does not depend on how many rows there are.
+
+A counter stands between a database on disk and its store. Before each transaction the cache is emptied, so that every
+row that maintenance looks at is a read of the store. The same transactions on a small and on a large database, whose
+groups and joins have equally many rows, must then make the same number of reads: nothing is ever scanned.
+
+`VIEWTIDE_LOOK_UPS_ROWS` (default 50000) is the size of the large one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import viewtide as vt
+from viewtide.ltm.ports import Cell, Store
+
+ROWS_SMALL = 10_000
+ROWS_LARGE = int(os.environ.get("VIEWTIDE_LOOK_UPS_ROWS", "50000"))
+CACHE_ROWS = 1_000
+#: Rows of one group, of one join key, of one value.
+FAN_OUT = 10
+ROWS_PER_INSERT = 5_000
+#: Reads of one transaction of one or two rows: a few per hidden view, times the fan-out. A scan of the small table
+#: would be ten times as much.
+READS_MAX = 1_000
+
+
+class CountingStore:
+    """The store port; `reads` counts the cells that were asked for: one for each key, one for each cell of a range."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.reads = 0
+
+    def get(self, key: bytes, at: int) -> Cell | None:
+        self.reads += 1
+        return self._store.get(key, at)
+
+    def get_many(self, keys: Sequence[bytes], at: int) -> list[Cell | None]:
+        self.reads += len(keys)
+        return self._store.get_many(keys, at)
+
+    def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]:
+        found = self._store.scan(start, stop, at, limit)
+        self.reads += 1 + len(found)
+        return found
+
+    def max_key(self, start: bytes, stop: bytes) -> bytes | None:
+        self.reads += 1
+        return self._store.max_key(start, stop)
+
+    def write(
+        self,
+        batches: Iterable[Sequence[Cell]],
+        superseded: Iterable[tuple[int, bytes, int]],
+        meta: dict[str, bytes],
+        between: Callable[[], None],
+        removed: Iterable[tuple[bytes, int]] = (),
+    ) -> None:
+        self._store.write(batches, superseded, meta, between, removed)
+
+    def prune(self, horizon: int, limit: int) -> int:
+        return self._store.prune(horizon, limit)
+
+    def meta(self, name: str) -> bytes | None:
+        return self._store.meta(name)
+
+    def drop_range(self, start: bytes, stop: bytes) -> None:
+        self._store.drop_range(start, stop)
+
+    def stat(self) -> dict[str, int]:
+        return self._store.stat()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class Counted:
+    """A database of so many events, in groups of FAN_OUT; every second group has a row of its own."""
+
+    def __init__(self, path: Path, rows_count: int) -> None:
+        self.db = vt.connect(path, cache_rows=CACHE_ROWS)
+        self.rows_count, self.groups_count = rows_count, rows_count // FAN_OUT
+        ltm = self.db._engine.ltm
+        self.store = CountingStore(ltm._store)
+        ltm._store = self.store
+        self.db.create_table("groups", {"id": int, "name": str, "weight": int}, key="id")
+        self.db.create_table(
+            "events", {"id": int, "grp": int, "cost": int}, key="id", indexes=["grp"]
+        )
+        self._fill("groups", ({"id": n, "name": f"n{n // FAN_OUT}", "weight": n % 7} for n in range(0, self.groups_count, 2)))
+        self._fill("events", ({"id": n, "grp": n % self.groups_count, "cost": self.cost(n)} for n in range(rows_count)))
+
+    def cost(self, number: int) -> int:
+        """Each value as often as the next; the largest of a group is its last row's."""
+        return number // FAN_OUT
+
+    def _fill(self, table: str, rows: Iterable[dict[str, object]]) -> None:
+        waiting: list[dict[str, object]] = []
+        for row in rows:
+            waiting.append(row)
+            if len(waiting) == ROWS_PER_INSERT:
+                self._insert(table, waiting)
+                waiting = []
+        self._insert(table, waiting)
+
+    def _insert(self, table: str, rows: list[dict[str, object]]) -> None:
+        with self.db.transaction() as tx:
+            tx.insert(table, rows)
+
+    def forget(self) -> None:
+        """Everything to the store, nothing in memory."""
+        engine = self.db._engine
+        engine.checkpoint()
+        with engine.ltm.lock:
+            for versions in engine.ltm.tables.versions.values():
+                versions.age()
+                versions.age()
+
+    def reads_of(self, write: Callable[[vt.Transaction, Counted], object]) -> int:
+        """The reads of one transaction, from an empty cache to its commit."""
+        self.forget()
+        before = self.store.reads
+        with self.db.transaction() as tx:
+            write(tx, self)
+        return self.store.reads - before
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Counted, Counted]]:
+    path = tmp_path_factory.mktemp("look_ups")
+    small, large = Counted(path / "small", ROWS_SMALL), Counted(path / "large", ROWS_LARGE)
+    yield small, large
+    small.db.close()
+    large.db.close()
+
+
+VIEWS = {
+    "selection": "SELECT id, cost FROM events WHERE cost % 2 = 0",
+    "join": "SELECT e.id, g.name FROM events e JOIN groups g ON e.grp = g.id",
+    "expression_join": "SELECT e.id, g.id AS other FROM events e JOIN groups g ON e.grp + 2 = g.id",
+    "left_join": "SELECT e.id, g.name FROM events e LEFT JOIN groups g ON e.grp = g.id",
+    "full_join": "SELECT e.id, g.name FROM events e FULL JOIN groups g ON e.grp = g.id AND e.cost > g.weight",
+    "anti_join": "SELECT id FROM groups g WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.grp = g.id AND e.cost > 100)",
+    "not_in": "SELECT id FROM events WHERE grp NOT IN (SELECT id FROM groups)",
+    "aggregates": "SELECT g.name, COUNT(*) AS n, SUM(e.cost) AS s FROM events e JOIN groups g ON e.grp = g.id GROUP BY g.name",
+    "min_max": "SELECT grp, MIN(cost) AS lo, MAX(cost) AS hi, COUNT(DISTINCT cost) AS n FROM events GROUP BY grp",
+    "one_row": "SELECT COUNT(*) AS n, MIN(cost) AS lo, MAX(cost) AS hi FROM events",
+    "outer_join_group": "SELECT g.id, COUNT(e.id) AS n, MAX(e.cost) AS hi FROM groups g LEFT JOIN events e ON e.grp = g.id GROUP BY g.id",
+    "distinct": "SELECT DISTINCT grp, cost FROM events",
+    "except": "SELECT grp FROM events EXCEPT ALL SELECT id FROM groups",
+    "union": "SELECT grp AS id FROM events UNION SELECT id FROM groups",
+    "top": "SELECT id, cost FROM events ORDER BY cost DESC LIMIT 10",
+    "group_of_top": "SELECT grp, COUNT(*) AS n FROM (SELECT grp, cost FROM events ORDER BY cost DESC LIMIT 10) q GROUP BY grp",
+    "view_on_view": "SELECT hi, COUNT(*) AS n FROM (SELECT grp, MAX(cost) AS hi FROM events GROUP BY grp) q GROUP BY hi",
+}
+
+
+def middle(counted: Counted) -> int:
+    """The number of a group that has a row of its own, about in the middle."""
+    return counted.groups_count // 4 * 2
+
+
+def new_row(tx: vt.Transaction, counted: Counted) -> None:
+    tx.insert("events", {"id": counted.rows_count, "grp": middle(counted), "cost": counted.cost(middle(counted))})
+
+
+def changed_value(tx: vt.Transaction, counted: Counted) -> None:
+    assert tx.update("events", middle(counted), {"cost": counted.cost(counted.rows_count - 1) + 1})
+
+
+def changed_key(tx: vt.Transaction, counted: Counted) -> None:
+    assert tx.update("events", counted.rows_count, {"grp": middle(counted) + 1})
+
+
+def deleted_row(tx: vt.Transaction, counted: Counted) -> None:
+    assert tx.delete("events", counted.rows_count)
+    assert tx.update("events", middle(counted), {"cost": counted.cost(middle(counted))})
+
+
+def deleted_partner(tx: vt.Transaction, counted: Counted) -> None:
+    assert tx.delete("groups", middle(counted))
+
+
+def new_partner(tx: vt.Transaction, counted: Counted) -> None:
+    number = middle(counted)
+    tx.insert("groups", {"id": number, "name": f"n{number // FAN_OUT}", "weight": number % 7})
+
+
+#: In this order they leave the database as it was.
+WRITES = (new_row, changed_value, changed_key, deleted_row, deleted_partner, new_partner)
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_a_transaction_reads_as_much_in_a_large_database_as_in_a_small_one(
+    databases: tuple[Counted, Counted], kind: str
+) -> None:
+    reads: list[dict[str, int]] = []
+    for counted in databases:
+        view = counted.db.create_view("v", VIEWS[kind])
+        reads.append({write.__name__: counted.reads_of(write) for write in WRITES})
+        if counted is databases[0]:
+            assert view.verify().ok
+        counted.db.drop_view("v")
+    small, large = reads
+    assert small == large
+    assert 0 < max(small.values()) < READS_MAX
