@@ -94,6 +94,10 @@ class Equality:
     null_safe: bool = False
 
 
+#: A column of an anti source, what it must equal (an expression that reads no row), and whether NULL equals NULL.
+Constant: TypeAlias = tuple[ColumnRef, Expression, bool]
+
+
 @dataclass(frozen=True, slots=True)
 class KeyPart:
     """One column of what makes a row of the branch one row."""
@@ -124,7 +128,7 @@ class JoinGraph:
     filters: tuple[Expression, ...]
     columns: tuple[Expression, ...]
     keys: tuple[KeyPart, ...]
-    constants: tuple[tuple[ColumnRef, Literal, bool], ...] = ()
+    constants: tuple[Constant, ...] = ()
 
 
 def hidden_name(relation: Relation) -> str:
@@ -591,7 +595,7 @@ def join_graph(branch: Branch, stored: Stored) -> JoinGraph:
     branch = _stored_where_looked_for(_connected(branch, stored), stored)
     equalities: list[Equality] = []
     filters: list[Expression] = []
-    constants: list[tuple[ColumnRef, Literal, bool]] = []
+    constants: list[Constant] = []
     for condition in branch.conditions:
         equality, constant = _equality(condition), _constant(condition)
         if constant is not None and branch.sources[constant[0].source].anti:
@@ -603,11 +607,11 @@ def join_graph(branch: Branch, stored: Stored) -> JoinGraph:
     return JoinGraph(branch.sources, tuple(equalities), tuple(filters), branch.columns, branch.keys, tuple(constants))
 
 
-def _constant(condition: Expression) -> tuple[ColumnRef, Literal, bool] | None:
-    """A column that must equal a constant."""
+def _constant(condition: Expression) -> Constant | None:
+    """A column that must equal something that reads no row."""
     if isinstance(condition, Call) and condition.op in ("=", "is_not_distinct"):
         for one, other in (condition.args, condition.args[::-1]):
-            if isinstance(one, ColumnRef) and isinstance(other, Literal):
+            if isinstance(one, ColumnRef) and not sources_of(other):
                 return one, other, condition.op == "is_not_distinct"
     return None
 
@@ -645,7 +649,7 @@ def _connected(branch: Branch, stored: Stored) -> Branch:
 def _with_known_values(branch: Branch) -> tuple[Expression, ...]:
     """The conditions with COALESCE left out where its first value is known not to be NULL: what is compared by = is
     not. So the merged column of FULL JOIN ... USING is a plain column in every branch."""
-    known = set()
+    known: set[Expression] = set()
     for condition in branch.conditions:
         if isinstance(condition, Call) and condition.op == "=":
             known.update(side for side in condition.args if isinstance(side, ColumnRef))

@@ -156,9 +156,9 @@ class _Explanation:
         absent = ", must not be there" if step.anti else ""
         return f"{label} by {through} ({' and '.join(equal)}){absent}"
 
-    def _probe(self, part: Part, probe: ColumnRef | Literal, tables: Mapping[str, Table]) -> str:
-        if isinstance(probe, Literal):
-            return "NULL" if probe.value is None else repr(probe.value)
+    def _probe(self, part: Part, probe: Expression, tables: Mapping[str, Table]) -> str:
+        if not isinstance(probe, ColumnRef):
+            return _Text({}, str).expression(probe, ())
         source = part.graph.sources[probe.source]
         alias = self.label(source.table) if is_hidden(source.table) else source.alias
         return f"{alias}.{_column_name(tables[source.table], probe.position)}"
@@ -188,7 +188,7 @@ class _Text:
                 return self.relation(relation.input).replace("SELECT", "SELECT DISTINCT", 1)
             case Group():
                 shown = ", ".join(self.columns(relation))
-                keys = [self._expression(key, self.columns(relation.input)) for key in relation.keys]
+                keys = [self.expression(key, self.columns(relation.input)) for key in relation.keys]
                 grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
                 return f"SELECT {shown} FROM {self._from(relation.input)}{grouped}"
             case SetOp():
@@ -208,7 +208,7 @@ class _Text:
             case Project() | WithKey():
                 return self._from(relation.input)
             case Filter():
-                condition = self._expression(relation.condition, self.columns(relation.input))
+                condition = self.expression(relation.condition, self.columns(relation.input))
                 below = self._from(relation.input)
                 return f"{below} {'AND' if ' WHERE ' in below else 'WHERE'} {condition}"
             case Join():
@@ -222,7 +222,7 @@ class _Text:
                 return f"({self.relation(relation)})"
 
     def _on(self, relation: Join, condition: Expression) -> str:
-        return self._expression(condition, [*self.columns(relation.left), *self.columns(relation.right)])
+        return self.expression(condition, [*self.columns(relation.left), *self.columns(relation.right)])
 
     def columns(self, relation: Relation) -> list[str]:
         match relation:
@@ -236,14 +236,14 @@ class _Text:
                 return [f"column{place + 1}" for place in range(len(relation.fields))]
             case Project():
                 inner = self.columns(relation.input)
-                return [self._expression(output.expression, inner) for output in relation.outputs]
+                return [self.expression(output.expression, inner) for output in relation.outputs]
             case Join():
                 return [*self.columns(relation.left), *self.columns(relation.right)]
             case Semi() | SetOp():
                 return self.columns(relation.left)
             case Group():
                 inner = self.columns(relation.input)
-                keys = [self._expression(key, inner) for key in relation.keys]
+                keys = [self.expression(key, inner) for key in relation.keys]
                 return [*keys, *(self._aggregate(each.kind, each.argument, inner) for each in relation.aggregates)]
             case WithKey():
                 return [*self.columns(relation.input), *("key" for _ in relation.keys)]
@@ -251,14 +251,14 @@ class _Text:
                 return self.columns(relation.input)
 
     def _aggregate(self, kind: str, argument: Expression | None, columns: Sequence[str]) -> str:
-        return "count(*)" if argument is None else f"{kind}({self._expression(argument, columns)})"
+        return "count(*)" if argument is None else f"{kind}({self.expression(argument, columns)})"
 
-    def _expression(self, expression: Expression, columns: Sequence[str]) -> str:
+    def expression(self, expression: Expression, columns: Sequence[str]) -> str:
         if isinstance(expression, ColumnRef):
             return columns[expression.position]
         if isinstance(expression, Literal):
             return "NULL" if expression.value is None else repr(expression.value)
-        return self._call(expression, [self._expression(argument, columns) for argument in expression.args])
+        return self._call(expression, [self.expression(argument, columns) for argument in expression.args])
 
     def _operand(self, text: str) -> str:
         return text if text.isidentifier() or " " not in text else f"({text})"

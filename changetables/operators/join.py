@@ -36,7 +36,7 @@ from typing import NamedTuple
 from ..branches import NO_EQUALITY, Equality, JoinGraph
 from ..compiler import Compiler, Lines, sources_of
 from ..errors import InternalError, UnsupportedView
-from ..expressions import Call, ColumnRef, Expression, Literal
+from ..expressions import Call, ColumnRef, Expression
 from ..keys import index_codec, primary_key_codec, table_range
 from ..schema import Index, Table
 from ..types import BOOL, Value
@@ -103,7 +103,7 @@ class Step:
 
     source: int
     columns: tuple[int, ...]
-    probes: tuple[ColumnRef | Literal, ...]
+    probes: tuple[Expression, ...]
     null_safe: tuple[bool, ...]
     index: Index | None
     missing: bool
@@ -173,7 +173,7 @@ def _steps(graph: JoinGraph, tables: Mapping[str, Table], start: int, bound: set
         step = _step(table, other, bindings, state, source.anti)
         if not (source.anti and not step.by_key):
             found.append(step)
-    if not found and start < len(graph.sources) and not tables[graph.sources[start].table].key:
+    if not found and start < len(graph.sources) and graph.sources[start].anti:
         # The presence of anything at all has changed: that touches every row.
         other = next(i for i, source in enumerate(graph.sources) if i not in bound and not source.anti)
         return [Step(other, (), (), (), None, False, before if other < start else after, whole=True)]
@@ -182,10 +182,10 @@ def _steps(graph: JoinGraph, tables: Mapping[str, Table], start: int, bound: set
 
 def _bindings(
     graph: JoinGraph, bound: set[int], start: int, source: int
-) -> dict[int, tuple[ColumnRef | Literal, bool]]:
+) -> dict[int, tuple[Expression, bool]]:
     """Which columns of `source` are equal to which columns of bound sources, and whether NULL is equal too. An anti
     source has a row only where it is the start."""
-    bindings: dict[int, tuple[ColumnRef | Literal, bool]] = {}
+    bindings: dict[int, tuple[Expression, bool]] = {}
     for equality in graph.equalities:
         for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
             if mine.source != source or other.source not in bound:
@@ -198,7 +198,7 @@ def _bindings(
     return bindings
 
 
-def _step(table: Table, source: int, bindings: Mapping[int, tuple[ColumnRef | Literal, bool]], state: State, anti: bool) -> Step:
+def _step(table: Table, source: int, bindings: Mapping[int, tuple[Expression, bool]], state: State, anti: bool) -> Step:
     if all(position in bindings for position in table.key):
         columns, index, missing = table.key, None, False
     else:
