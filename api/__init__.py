@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import aio as aio
-    from .changetables.builder import JoinEdge, JoinTable, Query, avg, count, query, sum
+    from .changetables.builder import (
+        JoinEdge,
+        JoinTable,
+        Query,
+        avg,
+        count,
+        max,
+        min,
+        query,
+        stddev_pop,
+        stddev_samp,
+        sum,
+        var_pop,
+        var_samp,
+    )
     from .database import Database, column, connect
     from .errors import (
         Busy,
@@ -37,7 +51,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "changetables.builder": ("JoinEdge", "JoinTable", "Query", "avg", "count", "max", "min", "query", "sum"),
+    "changetables.builder": (
+        "JoinEdge",
+        "JoinTable",
+        "Query",
+        "avg",
+        "count",
+        "max",
+        "min",
+        "query",
+        "stddev_pop",
+        "stddev_samp",
+        "sum",
+        "var_pop",
+        "var_samp",
+    ),
     "database": ("Database", "column", "connect"),
     "errors": (
         "Busy",
@@ -97,7 +125,11 @@ __all__ = [
     "max",
     "min",
     "query",
+    "stddev_pop",
+    "stddev_samp",
     "sum",
+    "var_pop",
+    "var_samp",
 ]
 
 

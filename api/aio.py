@@ -283,7 +283,7 @@ class AsyncDatabase:
         self,
         name: str,
         columns: Mapping[str, object],
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
         indexes: Iterable[str | Sequence[str]] = (),
     ) -> None:
         await asyncio.to_thread(self._database.create_table, name, columns, key, indexes)

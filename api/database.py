@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from .changetables.algebra import Relation
+from .changetables.branches import positions_of
 from .changetables.builder import Query
 from .changetables.errors import (
     Error,
@@ -256,7 +257,9 @@ class Database:
             self._refuse_dependents(f"drop column {name!r} of table {table!r}", users)
             dropped = replace(before.columns[position], dropped=True, nullable=True)
             columns = (*before.columns[:position], dropped, *before.columns[position + 1 :])
-            after = replace(before, columns=columns)
+            # A condition on a column goes with it, as in PostgreSQL.
+            checks = tuple(check for check in before.checks if position not in positions_of(check.condition))
+            after = replace(before, columns=columns, checks=checks)
             self._engine.change_catalog(lambda catalog: catalog.with_table(after))
 
     def create_index(self, table: str, columns: str | Sequence[str]) -> None:
@@ -273,6 +276,12 @@ class Database:
             index = next((index for index in before.indexes if index.columns == positions), None)
             if index is None:
                 raise ProgrammingError(f"table {table!r} has no index on {columns!r}")
+            unique = next((each for each in before.uniques if each.columns == positions), None)
+            if unique is not None:
+                raise ProgrammingError(
+                    f"constraint {unique.name!r} of table {table!r} needs the index on {columns!r}",
+                    hint=f"db.sql('DROP INDEX {unique.name}') drops both",
+                )
             users = self._users(table, lambda plan: (table, positions) in plan.needed_indexes)
             self._refuse_dependents(f"drop index {columns!r} of table {table!r}", users)
             self._engine.change_catalog(lambda catalog: catalog.without_index(table, index))

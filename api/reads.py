@@ -19,6 +19,7 @@ from .names import nearest
 from .rows import Columns, Result, Row, Token
 
 if TYPE_CHECKING:
+    from .changetables.sql import ParameterValues
     from .node import Node
 
 _readers = itertools.count(1)
@@ -335,6 +336,12 @@ class Snapshot(Reads):
         """The view as of this snapshot."""
         return ViewReads(self, name)
 
+    def sql(self, text: str, params: ParameterValues | None = None) -> Result:
+        """Run SELECTs as of this snapshot; the result is that of the last one."""
+        from .sql import run_in_snapshot
+
+        return run_in_snapshot(self, text, params)
+
 
 class ViewReads:
     """A view at the timestamp of a snapshot or transaction."""
@@ -469,7 +476,8 @@ def view_rows(name: str, tables: Tables) -> ViewRows:
     if rows is None and name in tables.by_name:
         raise ProgrammingError(f"{name!r} is a table", hint="read it with get, find or scan in a transaction")
     if rows is None or not rows.view.ready_ts or rows.view.hidden:
-        raise ProgrammingError(f"there is no view {name!r}", hint=nearest(name, tables.views))
+        named = [known for known, each in tables.views.items() if each.view.ready_ts and not each.view.hidden]
+        raise ProgrammingError(f"there is no view {name!r}", hint=nearest(name, named))
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -86,6 +86,13 @@ class Row(Mapping[str, object]):
     def __contains__(self, name: object) -> bool:
         return name in self._columns.positions
 
+    def values(self) -> ValuesView[object]:
+        """In column order; by position, because a SELECT may have two columns of one name."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[str, object]:
+        return _Items(self)
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Row):
             return self._columns.names == other._columns.names and self._values == other._values
@@ -104,6 +111,22 @@ class Row(Mapping[str, object]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)
+
+
+class _Values(ValuesView[object]):
+    __slots__ = ()
+    _mapping: Row
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._mapping._values)
+
+
+class _Items(ItemsView[str, object]):
+    __slots__ = ()
+    _mapping: Row
+
+    def __iter__(self) -> Iterator[tuple[str, object]]:
+        return zip(self._mapping._columns.names, self._mapping._values, strict=True)
 
 
 #: The way past __setattr__.

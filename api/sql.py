@@ -187,6 +187,18 @@ def run_in(tx: Transaction, text: str, params: Params = None) -> Result:
     return run_rows(tx, statements, parameters)
 
 
+def run_in_snapshot(snapshot: Snapshot, text: str, params: Params = None) -> Result:
+    """`snapshot.sql`: statements that only read."""
+    snapshot._check_open()
+    statements, parameters = prepared(text, params)
+    for statement in statements:
+        if not only_reads([statement]):
+            raise ProgrammingError(
+                f"a snapshot is read-only{_where(statement)}", hint="use db.sql() or a transaction to write"
+            )
+    return run_rows(snapshot, statements, parameters)
+
+
 # --- statements that read and write rows ---
 
 

@@ -177,13 +177,14 @@ def _moved(expression: Expression, by: int) -> Expression:
     return expression
 
 
-def _positions(expression: Expression) -> set[int]:
+def positions_of(expression: Expression) -> set[int]:
+    """The columns that an expression over one relation reads."""
     return {reference.position for reference in columns_of(expression)}
 
 
 def _shifted(expression: Expression, by: int) -> Expression:
     """The expression with its positions moved: for conditions that read the right side of a join alone."""
-    highest = max(_positions(expression), default=0)
+    highest = max(positions_of(expression), default=0)
     return _placed(expression, range(by, by + highest + 1))
 
 
@@ -435,7 +436,7 @@ class _Condition:
 def _split(condition: Expression | None, left_count: int) -> _Condition:
     pairs, left, right, mixed = [], [], [], []
     for part in conjuncts(condition):
-        sides = {position >= left_count for position in _positions(part)}
+        sides = {position >= left_count for position in positions_of(part)}
         if sides == {True}:
             right.append(_shifted(part, -left_count))
         elif len(sides) < 2:
@@ -453,8 +454,8 @@ def _pair(part: Expression, left_count: int) -> Pair | None:
     one, other = part.args
     null_safe = part.op == "is_not_distinct"
     for mine, theirs in ((one, other), (other, one)):
-        if all(position < left_count for position in _positions(mine)) and all(
-            position >= left_count for position in _positions(theirs)
+        if all(position < left_count for position in positions_of(mine)) and all(
+            position >= left_count for position in positions_of(theirs)
         ):
             return mine, _shifted(theirs, -left_count), null_safe
     return None
@@ -731,7 +732,7 @@ def _sides_of(branch: Branch, number: int) -> list[Expression]:
 def _with_columns(branch: Branch, number: int, expressions: Sequence[Expression], stored: Stored) -> Branch:
     """The branch with a source replaced by a view that stores its rows, with the expressions as further columns."""
     table = stored.table(branch.sources[number].table)
-    read = sorted({*table.key, *(p for e in _all_expressions(branch) for p in _positions_of(e, number))})
+    read = sorted({*table.key, *(p for e in _all_expressions(branch) for p in _positions_in(e, number))})
     places = {position: place for place, position in enumerate(read)}
     scan = Scan(table.name, "", tuple(read), tuple(_field(table, position) for position in read))
     outputs = [Output("", column(scan, place), scan.fields[place].nullable) for place in range(len(read))]
@@ -767,7 +768,7 @@ def _all_expressions(branch: Branch) -> Iterator[Expression]:
         yield part.expression
 
 
-def _positions_of(expression: Expression, source: int) -> set[int]:
+def _positions_in(expression: Expression, source: int) -> set[int]:
     return {reference.position for reference in columns_of(expression) if reference.source == source}
 
 

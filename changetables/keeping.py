@@ -161,6 +161,8 @@ class Kept:
             if place is None:
                 place = len(columns)
                 columns.append(Column(part.name, part.type, part.nullable, hidden=True))
+            # Whoever looks rows up by key encodes it as it is stored, which depends on this.
+            columns[place] = replace(columns[place], nullable=part.nullable)
             key.append(place)
         if self.weighted:
             columns.append(Column(MULTIPLICITY, INT, nullable=False, hidden=True))

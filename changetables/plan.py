@@ -9,14 +9,17 @@ A plan propagates the change tables of its sources to the view's change table (`
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from .algebra import Relation
 from .branches import MULTIPLICITY, Stored, columns_of, is_hidden
 from .change_table import Change
 from .compiler import Code, Compiler, Lines, column_leaf, sources_of
 from .errors import DataError, InterfaceError, ProgrammingError
+from .evaluators.choice import ROWS, Evaluators
 from .expressions import ColumnRef, Expression, Literal
 from .keeping import Kept, Part, keep
 from .keys import KeyCodec, OrderedKeyCodec, ViewKeyCodec, primary_key_codec
@@ -41,6 +44,9 @@ from .refresh import Contribution, Refresh, RefreshGroups, RefreshRows
 from .rows import coerce
 from .schema import Column, Index, Table
 from .types import Row, Type, Value
+
+if TYPE_CHECKING:
+    from .evaluators.columns import ArrowTable, ColumnsTerm
 
 __all__ = [
     "FIRST",
@@ -102,6 +108,9 @@ class ViewPlan:
             for place, source in enumerate(part.graph.sources):
                 self._places.setdefault(source.table, []).append((number, place))
         self._terms: dict[tuple[_Place, Law], tuple[_TermFunction, bool]] = {}
+        #: Terms are compiled when they are first needed, by whichever thread that is.
+        self._compiling = threading.Lock()
+        self._evaluators = Evaluators(self._run, builder.columns_term, builder.component_kinds)
         self._finish = builder.finish()
         self._refresh: Refresh = builder.refresh()
         self.refresh = self._refresh.refresh
@@ -117,24 +126,24 @@ class ViewPlan:
 
     # --- maintenance ---
 
-    def propagate(self, changes: Mapping[str, Sequence[Change]]) -> Asking[list[Contribution]]:
+    def propagate(self, changes: Mapping[str, Sequence[Change]], evaluator: str = ROWS) -> Asking[list[Contribution]]:
         """The view's change table for the change tables of its sources, by name.
 
         Yields batches of look-ups, is sent one list per look-up, and returns at most one contribution per view key,
-        none that is zero.
+        none that is zero. `evaluator`: rows or columns, see `evaluators`.
         """
         if self.kept.slice_of:
             return (yield from self._propagate_slice(changes))
         changed = [place for table, places in self._places.items() if table in changes for place in places]
         groups: dict[Row, object] = {}
-        if len(changed) == 1:
+        if len(changed) == 1 and evaluator == ROWS:
             # The common case, written out.
             term, looks_up = self._terms.get((changed[0], Law.ONE_SOURCE)) or self._term(changed[0], Law.ONE_SOURCE)
             started = term(self._changes(changed[0], changes), groups)
             if looks_up:
                 yield from cast("Asking[None]", started)
         elif changed:
-            yield from _in_lock_step(self._several(changed, changes, groups))
+            yield from _in_lock_step(self._several(changed, changes, groups, evaluator))
         return self._finish(groups)
 
     def _propagate_slice(self, changes: Mapping[str, Sequence[Change]]) -> Asking[list[Contribution]]:
@@ -165,9 +174,14 @@ class ViewPlan:
         return [(row, -multiplicity) for row, multiplicity in rows] if source.anti else rows
 
     def _several(
-        self, changed: Sequence[_Place], changes: Mapping[str, Sequence[Change]], groups: dict[Row, object]
+        self,
+        changed: Sequence[_Place],
+        changes: Mapping[str, Sequence[Change]],
+        groups: dict[Row, object],
+        evaluator: str,
     ) -> list[Asking[None]]:
         """The terms of a transaction that changes several sources."""
+        run = self._run if evaluator == ROWS else partial(self._run_by, evaluator)
         per_part: dict[int, int] = {}
         for number, _ in changed:
             per_part[number] = per_part.get(number, 0) + 1
@@ -175,13 +189,13 @@ class ViewPlan:
         for place in changed:
             rows = self._changes(place, changes)
             if per_part[place[0]] == 1:
-                terms.append(self._run(place, Law.ONE_SOURCE, rows, groups))
+                terms.append(run(place, Law.ONE_SOURCE, rows, groups))
                 continue
             removed, added = [row for row in rows if row[1] < 0], [row for row in rows if row[1] > 0]
             if removed:
-                terms.append(self._run(place, Law.REMOVED, removed, groups))
+                terms.append(run(place, Law.REMOVED, removed, groups))
             if added:
-                terms.append(self._run(place, Law.ADDED, added, groups))
+                terms.append(run(place, Law.ADDED, added, groups))
         return terms
 
     def _run(self, place: _Place, law: Law, rows: Sequence[Change], groups: dict[Row, object]) -> Asking[None]:
@@ -190,8 +204,17 @@ class ViewPlan:
         if looks_up:
             yield from cast("Asking[None]", started)
 
+    def _run_by(
+        self, evaluator: str | None, place: _Place, law: Law, rows: Sequence[Change], groups: dict[Row, object]
+    ) -> Asking[None]:
+        yield from self._evaluators.run_changes(evaluator, place, law, self._table(place), rows, groups)
+
+    def _table(self, place: _Place) -> Table:
+        return self.tables[self.kept.parts[place[0]].graph.sources[place[1]].table]
+
     def _term(self, place: _Place, law: Law) -> tuple[_TermFunction, bool]:
-        compiled = self._terms[place, law] = self._builder.term(place, law)
+        with self._compiling:
+            compiled = self._terms[place, law] = self._builder.term(place, law)
         return compiled
 
     def combine(self, first: Contribution, second: Contribution) -> Contribution | None:
@@ -217,11 +240,29 @@ class ViewPlan:
         """The first contents of a slice, of the first rows of its view."""
         return self._of_rows(slice_changes((), [self._counted(row) for row in rows], self.kept.limit, self.kept.offset))
 
-    def contribute_from(self, part: int, source: int, rows: Sequence[Row]) -> Asking[list[Contribution]]:
-        """The contributions of just these rows of one source, with all other sources as they are."""
+    def contribute_from(
+        self, part: int, source: int, rows: Sequence[Row], evaluator: str | None = ROWS
+    ) -> Asking[list[Contribution]]:
+        """The contributions of just these rows of one source, with all other sources as they are.
+
+        `evaluator`: rows or columns; None: the one that was measured to cost less.
+        """
         groups: dict[Row, object] = {}
-        yield from self._run((part, source), Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
+        yield from self._run_by(evaluator, (part, source), Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
         return self._finish(groups)
+
+    def contribute_columns(
+        self, part: int, source: int, columns: ArrowTable, evaluator: str | None = None
+    ) -> Asking[list[Contribution]]:
+        """`contribute_from` for rows in an Arrow table: the physical columns of the source's table, in their order."""
+        groups: dict[Row, object] = {}
+        place = (part, source)
+        yield from self._evaluators.run_arrow(evaluator, place, self._table(place), columns, groups)
+        return self._finish(groups)
+
+    def evaluator_choice(self) -> str:
+        """What the evaluators cost per row as far as measured, and which one is taken: a line per form of input."""
+        return self._evaluators.text()
 
     def contribute_constants(self) -> Asking[list[Contribution]]:
         """What the parts give that have no rows to go through: constant rows, some only where others are absent."""
@@ -415,6 +456,19 @@ class _Builder:
         blame = self._compiler.bind(self._blame(sources[place[1]].table if place[1] < len(sources) else ""), "blame")
         self._compiler.define(writer.write(name, plan, blame))
         return cast(_TermFunction, self._compiler.namespace[name]), bool(plan.stages)
+
+    @property
+    def component_kinds(self) -> Sequence[str] | None:
+        """Of groups: the kinds of their components."""
+        return self._layout.kinds if self._grouped else None
+
+    def columns_term(self, place: _Place, law: Law) -> ColumnsTerm:
+        """The same for the columns evaluator, whose library is optional."""
+        from .evaluators.columns import ColumnsTerm, Emission
+
+        part = self.kept.parts[place[0]]
+        emission = Emission(part, self._layout if self._grouped else None, self._emitter(part))
+        return ColumnsTerm(self.plan(place, law), self.tables, emission)
 
     def _emitter(self, part: Part) -> Callable[[Lines, Compiler], None]:
         def emit(lines: Lines, compiler: Compiler) -> None:

@@ -553,7 +553,7 @@ class Ltm:
             for versions in frozen:
                 versions.freeze()
             oldest = self.horizon.oldest()
-        self._prune(min(oldest, self.stored_ts))
+        self._prune(oldest)
         writing = _Writing(self, frozen, frozen_ts, oldest)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),

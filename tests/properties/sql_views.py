@@ -527,6 +527,9 @@ class ViewMaker:
         if not outputs:
             outputs = [self.aggregate(source.columns)]
         outputs += self.determined(source, keys)
+        varying = [column.ref for column in (*source.columns, *aggregates)]
+        if not all(any(ref in item.ref for ref in varying) for item in outputs):
+            self.uses("constant output")
         listed = ", ".join(f"{item.ref} AS c{number}" for number, item in enumerate(outputs))
         sql = f"SELECT {listed} FROM {source.sql}{where}"
         if keys:

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.properties.relations import VALUES, Database, Maker, databases, relations, row_of
 from tests.propagation import Folded, Memory
+from tests.properties.relations import VALUES, Database, Maker, databases, relations, row_of
 from viewtide.changetables.algebra import Field, Relation, Scan
 from viewtide.changetables.compiler import Code, Compiler, column_leaf
 from viewtide.changetables.errors import DataError, UnsupportedView
 from viewtide.changetables.evaluate import evaluate
 from viewtide.changetables.expressions import Expression
+from viewtide.changetables.plan import Contribution
 from viewtide.changetables.recompute import same_bag
 from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.sql import parse_view
@@ -52,7 +53,10 @@ QUERIES: list[Case] = [
     case("selection", "SELECT id, x FROM a WHERE x > 1 OR y IS NULL"),
     case("projection_keeps_duplicates", "SELECT x, y + 1 AS z FROM n"),
     case("inner_join", "SELECT a.s, b.d FROM a JOIN b ON a.x = b.x"),
-    case("inner_join_four", "SELECT a.id, b.d, c.s, n.y FROM a JOIN b ON a.x = b.id JOIN c ON c.x = b.y, n WHERE n.x = a.y"),
+    case(
+        "inner_join_four",
+        "SELECT a.id, b.d, c.s, n.y FROM a JOIN b ON a.x = b.id JOIN c ON c.x = b.y, n WHERE n.x = a.y",
+    ),
     case("self_join", "SELECT l.id, r.id AS other FROM a l JOIN a r ON l.x = r.y AND l.id <> r.id"),
     case("self_join_of_duplicates", "SELECT l.x, r.y FROM n l JOIN n r ON l.x = r.x"),
     case("using", "SELECT x, a.id, b.y FROM a JOIN b USING (x)"),
@@ -78,7 +82,10 @@ QUERIES: list[Case] = [
     case("full_condition_left", "SELECT a.id, b.id AS other FROM a FULL JOIN b ON a.x = b.x AND a.y > 1"),
     case("full_condition_right", "SELECT a.id, b.id AS other FROM a FULL JOIN b ON a.x = b.x AND b.y IS NULL"),
     case("full_condition_both", "SELECT a.id, b.id AS other FROM a FULL JOIN b ON a.x = b.x AND a.y <> b.y"),
-    case("full_conditions_all", "SELECT a.id, b.d FROM a FULL JOIN b ON a.x = b.x AND a.y > 0 AND b.y > 0 AND a.id < b.id"),
+    case(
+        "full_conditions_all",
+        "SELECT a.id, b.d FROM a FULL JOIN b ON a.x = b.x AND a.y > 0 AND b.y > 0 AND a.id < b.id",
+    ),
     case("full_condition_duplicates", "SELECT a.id, n.y FROM a FULL JOIN n ON a.x = n.x AND a.y < n.y"),
     case("left_join_null_safe", "SELECT a.id, b.id AS other FROM a LEFT JOIN b ON a.x IS NOT DISTINCT FROM b.x"),
     case("full_join_null_safe", "SELECT a.id, n.y FROM a FULL JOIN n ON a.x IS NOT DISTINCT FROM n.x"),
@@ -89,13 +96,20 @@ QUERIES: list[Case] = [
     case("left_then_filter", "SELECT a.id, b.y FROM a LEFT JOIN b ON a.x = b.x WHERE coalesce(b.y, 2) > 1"),
     case("left_left", "SELECT a.id, b.y, c.s FROM a LEFT JOIN b ON a.x = b.id LEFT JOIN c ON c.x = a.y"),
     case("left_chain", "SELECT a.id, b.y, c.s FROM a LEFT JOIN b ON a.x = b.id LEFT JOIN c ON c.x = b.y"),
-    case("left_of_inner", "SELECT a.id, q.s FROM a LEFT JOIN (SELECT b.x, c.s FROM b JOIN c ON c.x = b.y) q ON q.x = a.x"),
+    case(
+        "left_of_inner",
+        "SELECT a.id, q.s FROM a LEFT JOIN (SELECT b.x, c.s FROM b JOIN c ON c.x = b.y) q ON q.x = a.x",
+    ),
     case("inner_right", "SELECT a.id, b.y, c.s FROM a JOIN b ON a.x = b.id RIGHT JOIN c ON c.x = b.y"),
     case("full_full", "SELECT a.id, b.y, c.s FROM a FULL JOIN b ON a.x = b.x FULL JOIN c ON c.x = a.y"),
-    case("full_full_coalesced", "SELECT a.id, b.y, c.s FROM a FULL JOIN b ON a.x = b.x FULL JOIN c ON c.x = b.y AND c.s = a.s"),
+    case(
+        "full_full_coalesced",
+        "SELECT a.id, b.y, c.s FROM a FULL JOIN b ON a.x = b.x FULL JOIN c ON c.x = b.y AND c.s = a.s",
+    ),
     case(
         "four_kinds",
-        "SELECT a.id, b.y, c.s, n.y AS z FROM a LEFT JOIN b ON a.x = b.x RIGHT JOIN c ON c.x = a.y FULL JOIN n ON n.x = c.x",
+        "SELECT a.id, b.y, c.s, n.y AS z FROM a LEFT JOIN b ON a.x = b.x RIGHT JOIN c ON c.x = a.y"
+        " FULL JOIN n ON n.x = c.x",
     ),
     case(
         "four_kinds_conditions",
@@ -105,13 +119,25 @@ QUERIES: list[Case] = [
     # semi-joins and anti-joins
     case("exists", "SELECT id, s FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.x = a.x)"),
     case("not_exists", "SELECT id, s FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.x = a.x)"),
-    case("exists_conditions", "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.x = a.x AND b.y > 1 AND a.y > 0)"),
-    case("not_exists_conditions", "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.x = a.x AND b.y > 1 AND a.y > 0)"),
+    case(
+        "exists_conditions",
+        "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.x = a.x AND b.y > 1 AND a.y > 0)",
+    ),
+    case(
+        "not_exists_conditions",
+        "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.x = a.x AND b.y > 1 AND a.y > 0)",
+    ),
     case("exists_mixed", "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.x = a.x AND b.y > a.y)"),
     case("not_exists_mixed", "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.x = a.x AND b.y > a.y)"),
-    case("not_exists_mixed_duplicates", "SELECT x FROM n WHERE NOT EXISTS (SELECT 1 FROM a WHERE a.x = n.x AND a.y > n.y)"),
+    case(
+        "not_exists_mixed_duplicates",
+        "SELECT x FROM n WHERE NOT EXISTS (SELECT 1 FROM a WHERE a.x = n.x AND a.y > n.y)",
+    ),
     case("not_exists_self", "SELECT id FROM a l WHERE NOT EXISTS (SELECT 1 FROM a r WHERE r.x = l.id)"),
-    case("not_exists_self_mixed", "SELECT id FROM a l WHERE NOT EXISTS (SELECT 1 FROM a r WHERE r.x = l.x AND r.id > l.id)"),
+    case(
+        "not_exists_self_mixed",
+        "SELECT id FROM a l WHERE NOT EXISTS (SELECT 1 FROM a r WHERE r.x = l.x AND r.id > l.id)",
+    ),
     case("not_exists_join", "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b JOIN c ON c.x = b.y WHERE b.x = a.x)"),
     case("in", "SELECT x, y FROM n WHERE x IN (SELECT x FROM b)"),
     case("not_in", "SELECT id, x FROM a WHERE x NOT IN (SELECT x FROM b)"),
@@ -120,7 +146,10 @@ QUERIES: list[Case] = [
     case("not_in_correlated", "SELECT id FROM a WHERE x NOT IN (SELECT b.x FROM b WHERE b.y = a.y)"),
     case("not_in_filtered", "SELECT id FROM a WHERE x NOT IN (SELECT x FROM b WHERE y > 1)"),
     case("not_in_values", "SELECT id FROM a WHERE x NOT IN (SELECT v FROM (VALUES (1), (2)) q(v))"),
-    case("two_subqueries", "SELECT id FROM a WHERE x IN (SELECT x FROM b) AND NOT EXISTS (SELECT 1 FROM c WHERE c.x = a.y)"),
+    case(
+        "two_subqueries",
+        "SELECT id FROM a WHERE x IN (SELECT x FROM b) AND NOT EXISTS (SELECT 1 FROM c WHERE c.x = a.y)",
+    ),
     case("semi_then_left", "SELECT a.id, b.y FROM a LEFT JOIN b ON b.x = a.x WHERE a.y IN (SELECT x FROM c)"),
     # sets
     case("distinct", "SELECT DISTINCT x, y FROM n"),
@@ -133,10 +162,19 @@ QUERIES: list[Case] = [
     case("intersect_all", "SELECT x FROM a INTERSECT ALL SELECT x FROM n"),
     case("except", "SELECT x, y FROM a EXCEPT SELECT x, y FROM n"),
     case("except_all", "SELECT x FROM a EXCEPT ALL SELECT x FROM n"),
-    case("sets_of_sets", "(SELECT x FROM a UNION ALL SELECT x FROM b) EXCEPT ALL (SELECT x FROM n INTERSECT SELECT y FROM b)"),
+    case(
+        "sets_of_sets",
+        "(SELECT x FROM a UNION ALL SELECT x FROM b) EXCEPT ALL (SELECT x FROM n INTERSECT SELECT y FROM b)",
+    ),
     case("int_and_numeric", "SELECT x FROM a UNION SELECT d FROM b"),
-    case("set_operation_below_join", "SELECT a.id, q.x FROM a JOIN (SELECT x FROM n EXCEPT ALL SELECT x FROM b) q ON q.x = a.x"),
-    case("union_all_below_left_join", "SELECT a.id, q.y FROM a LEFT JOIN (SELECT x, y FROM b UNION ALL SELECT x, y FROM n) q ON q.x = a.x"),
+    case(
+        "set_operation_below_join",
+        "SELECT a.id, q.x FROM a JOIN (SELECT x FROM n EXCEPT ALL SELECT x FROM b) q ON q.x = a.x",
+    ),
+    case(
+        "union_all_below_left_join",
+        "SELECT a.id, q.y FROM a LEFT JOIN (SELECT x, y FROM b UNION ALL SELECT x, y FROM n) q ON q.x = a.x",
+    ),
     case("union_all_of_outer_joins", "SELECT a.id, b.y FROM a LEFT JOIN b ON a.x = b.x UNION ALL SELECT y, x FROM n"),
     # aggregates
     case("count_sum_avg", "SELECT x, COUNT(*) AS n, COUNT(y) AS c, SUM(y) AS s, AVG(y) AS a FROM n GROUP BY x"),
@@ -144,27 +182,70 @@ QUERIES: list[Case] = [
     case("min_max", "SELECT x, MIN(y) AS lo, MAX(y) AS hi, MIN(s) AS t FROM a GROUP BY x"),
     case("min_max_only", "SELECT MIN(y) AS lo, MAX(y) AS hi FROM n GROUP BY x"),
     case("min_max_numeric", "SELECT MIN(d) AS lo, MAX(d) AS hi FROM b"),
-    case("distinct_aggregates", "SELECT x, COUNT(DISTINCT y) AS c, SUM(DISTINCT y) AS s, AVG(DISTINCT y) AS a, COUNT(*) AS n FROM n GROUP BY x"),
+    case(
+        "distinct_aggregates",
+        "SELECT x, COUNT(DISTINCT y) AS c, SUM(DISTINCT y) AS s, AVG(DISTINCT y) AS a, COUNT(*) AS n FROM n GROUP BY x",
+    ),
     case("distinct_numeric", "SELECT SUM(DISTINCT d) AS s, COUNT(DISTINCT d) AS c, AVG(d) AS a FROM b"),
-    case("distinct_two_arguments", "SELECT COUNT(DISTINCT x) AS c, COUNT(DISTINCT y) AS e, SUM(x) AS s, MAX(x) AS m FROM n"),
-    case("filter", "SELECT s, COUNT(*) FILTER (WHERE x > 1) AS c, SUM(y) FILTER (WHERE x < 2) AS t, MAX(y) FILTER (WHERE x = 1) AS m FROM a GROUP BY s"),
-    case("variance", "SELECT s, var_pop(x) AS p, var_samp(x) AS q, stddev(y) AS r, stddev_pop(y) AS t FROM a GROUP BY s"),
+    case(
+        "distinct_two_arguments",
+        "SELECT COUNT(DISTINCT x) AS c, COUNT(DISTINCT y) AS e, SUM(x) AS s, MAX(x) AS m FROM n",
+    ),
+    case(
+        "filter",
+        "SELECT s, COUNT(*) FILTER (WHERE x > 1) AS c, SUM(y) FILTER (WHERE x < 2) AS t, MAX(y) FILTER (WHERE x ="
+        " 1) AS m FROM a GROUP BY s",
+    ),
+    case(
+        "variance",
+        "SELECT s, var_pop(x) AS p, var_samp(x) AS q, stddev(y) AS r, stddev_pop(y) AS t FROM a GROUP BY s",
+    ),
     case("variance_numeric", "SELECT variance(d) AS v, stddev_samp(d) AS s FROM b"),
     case("bool", "SELECT s, bool_and(x > 1) AS a, bool_or(y > 1) AS o, every(y IS NULL) AS e FROM a GROUP BY s"),
     case("having", "SELECT x, COUNT(*) AS n FROM n GROUP BY x HAVING COUNT(*) > 1 AND MAX(y) > 1"),
     case("having_without_group_by", "SELECT COUNT(*) AS n FROM a HAVING COUNT(*) > 3"),
-    case("around_aggregates", "SELECT x % 2 AS p, MAX(y) - MIN(y) AS spread, coalesce(SUM(y), 0) * 2 AS t FROM a GROUP BY x % 2"),
+    case(
+        "around_aggregates",
+        "SELECT x % 2 AS p, MAX(y) - MIN(y) AS spread, coalesce(SUM(y), 0) * 2 AS t FROM a GROUP BY x % 2",
+    ),
     case("group_by_without_aggregates", "SELECT x FROM n GROUP BY x, y"),
     case("group_of_join", "SELECT b.y, COUNT(*) AS n, SUM(a.y) AS s FROM a JOIN b ON a.x = b.x GROUP BY b.y"),
-    case("group_of_left_join", "SELECT a.s, COUNT(b.id) AS c, COUNT(*) AS n, SUM(b.y) AS t, MIN(b.y) AS lo FROM a LEFT JOIN b ON a.x = b.x GROUP BY a.s"),
-    case("group_of_full_join", "SELECT coalesce(a.x, b.x) AS k, COUNT(a.id) AS l, COUNT(b.id) AS r, MAX(b.d) AS m FROM a FULL JOIN b ON a.x = b.x GROUP BY coalesce(a.x, b.x)"),
-    case("group_of_union", "SELECT x, COUNT(*) AS n, MAX(y) AS m FROM (SELECT x, y FROM a UNION ALL SELECT x, y FROM n) q GROUP BY x"),
-    case("group_of_anti_join", "SELECT x, COUNT(*) AS n FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.x = a.y) GROUP BY x"),
-    case("group_of_group", "SELECT n, COUNT(*) AS c, MAX(x) AS m FROM (SELECT x, COUNT(*) AS n FROM n GROUP BY x) q GROUP BY n"),
-    case("join_of_groups", "SELECT p.x, p.n, q.m FROM (SELECT x, COUNT(*) AS n FROM a GROUP BY x) p LEFT JOIN (SELECT x, MAX(y) AS m FROM n GROUP BY x) q ON p.x = q.x"),
+    case(
+        "group_of_left_join",
+        "SELECT a.s, COUNT(b.id) AS c, COUNT(*) AS n, SUM(b.y) AS t, MIN(b.y) AS lo FROM a LEFT JOIN b ON a.x ="
+        " b.x GROUP BY a.s",
+    ),
+    case(
+        "group_of_full_join",
+        "SELECT coalesce(a.x, b.x) AS k, COUNT(a.id) AS l, COUNT(b.id) AS r, MAX(b.d) AS m FROM a FULL JOIN b ON"
+        " a.x = b.x GROUP BY coalesce(a.x, b.x)",
+    ),
+    case(
+        "group_of_union",
+        "SELECT x, COUNT(*) AS n, MAX(y) AS m FROM (SELECT x, y FROM a UNION ALL SELECT x, y FROM n) q GROUP BY x",
+    ),
+    case(
+        "group_of_anti_join",
+        "SELECT x, COUNT(*) AS n FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.x = a.y) GROUP BY x",
+    ),
+    case(
+        "group_of_group",
+        "SELECT n, COUNT(*) AS c, MAX(x) AS m FROM (SELECT x, COUNT(*) AS n FROM n GROUP BY x) q GROUP BY n",
+    ),
+    case(
+        "join_of_groups",
+        "SELECT p.x, p.n, q.m FROM (SELECT x, COUNT(*) AS n FROM a GROUP BY x) p LEFT JOIN (SELECT x, MAX(y) AS m"
+        " FROM n GROUP BY x) q ON p.x = q.x",
+    ),
     case("join_by_aggregate", "SELECT a.id, q.x FROM a JOIN (SELECT x, MAX(y) AS m FROM n GROUP BY x) q ON q.m = a.y"),
-    case("join_with_single_row", "SELECT a.id, q.m FROM a JOIN (SELECT MAX(x) AS m, COUNT(*) AS n FROM n) q ON q.m = a.x"),
-    case("full_join_of_single_rows", "SELECT p.n, q.m FROM (SELECT COUNT(*) AS n FROM a) p FULL JOIN (SELECT MAX(x) AS m FROM b) q ON p.n = q.m"),
+    case(
+        "join_with_single_row",
+        "SELECT a.id, q.m FROM a JOIN (SELECT MAX(x) AS m, COUNT(*) AS n FROM n) q ON q.m = a.x",
+    ),
+    case(
+        "full_join_of_single_rows",
+        "SELECT p.n, q.m FROM (SELECT COUNT(*) AS n FROM a) p FULL JOIN (SELECT MAX(x) AS m FROM b) q ON p.n = q.m",
+    ),
     case("cte", "WITH q AS (SELECT x, SUM(y) AS t FROM n GROUP BY x) SELECT l.x, r.t FROM q l JOIN q r ON l.t = r.x"),
     # the first rows
     case("top", "SELECT id, x FROM a ORDER BY x DESC LIMIT 3"),
@@ -175,34 +256,81 @@ QUERIES: list[Case] = [
     case("top_of_except_all", "SELECT x FROM n EXCEPT ALL SELECT x FROM b ORDER BY x DESC LIMIT 3"),
     case("top_of_left_join", "SELECT a.id, b.d FROM a LEFT JOIN b ON a.x = b.x ORDER BY b.d DESC LIMIT 4"),
     case("group_of_top", "SELECT x, COUNT(*) AS n FROM (SELECT x, y FROM n ORDER BY y DESC LIMIT 4) q GROUP BY x"),
-    case("join_of_top", "SELECT b.id, q.id AS best FROM b LEFT JOIN (SELECT id, x FROM a ORDER BY y DESC LIMIT 3) q ON q.x = b.x"),
+    case(
+        "join_of_top",
+        "SELECT b.id, q.id AS best FROM b LEFT JOIN (SELECT id, x FROM a ORDER BY y DESC LIMIT 3) q ON q.x = b.x",
+    ),
     case("not_in_top", "SELECT id FROM b WHERE id NOT IN (SELECT id FROM a ORDER BY y, id LIMIT 3)"),
     # constant rows
     case("values", "VALUES (1, 'one'), (2, NULL), (2, NULL)"),
     case("join_with_values", "SELECT a.id, q.name FROM a JOIN (VALUES (1, 'one'), (2, 'two')) q(v, name) ON q.v = a.x"),
-    case("left_join_values", "SELECT a.id, q.name FROM a LEFT JOIN (VALUES (1, 'one'), (2, 'two')) q(v, name) ON q.v = a.x"),
+    case(
+        "left_join_values",
+        "SELECT a.id, q.name FROM a LEFT JOIN (VALUES (1, 'one'), (2, 'two')) q(v, name) ON q.v = a.x",
+    ),
     case("values_left_join", "SELECT q.v, a.id FROM (VALUES (1), (2), (9)) q(v) LEFT JOIN a ON a.x = q.v"),
     case("group_with_values", "SELECT x, COUNT(*) AS n FROM (SELECT x FROM a UNION ALL VALUES (1), (7)) q GROUP BY x"),
     # views on views
-    case("view_on_rows", "SELECT x, SUM(z) AS s FROM v1 GROUP BY x", v1="SELECT a.x, b.y AS z FROM a JOIN b ON a.id = b.x"),
+    case(
+        "view_on_rows",
+        "SELECT x, SUM(z) AS s FROM v1 GROUP BY x",
+        v1="SELECT a.x, b.y AS z FROM a JOIN b ON a.id = b.x",
+    ),
     case("view_on_groups", "SELECT n, MIN(x) AS lo FROM v1 GROUP BY n", v1="SELECT x, COUNT(*) AS n FROM n GROUP BY x"),
-    case("view_on_extremes", "SELECT hi, COUNT(*) AS n FROM v1 GROUP BY hi", v1="SELECT x, MAX(y) AS hi FROM n GROUP BY x HAVING MIN(y) > 0"),
+    case(
+        "view_on_extremes",
+        "SELECT hi, COUNT(*) AS n FROM v1 GROUP BY hi",
+        v1="SELECT x, MAX(y) AS hi FROM n GROUP BY x HAVING MIN(y) > 0",
+    ),
     case("view_on_single_row", "SELECT n, s FROM v1 WHERE n > 2", v1="SELECT COUNT(*) AS n, MAX(s) AS s FROM a"),
-    case("view_on_bag", "SELECT v1.x, n.y FROM v1 JOIN n ON n.x = v1.x", v1="SELECT x FROM n EXCEPT ALL SELECT x FROM b"),
-    case("sum_of_bag", "SELECT SUM(x) AS s, COUNT(*) AS n, COUNT(DISTINCT x) AS c FROM v1", v1="SELECT x FROM n INTERSECT ALL SELECT x FROM a"),
+    case(
+        "view_on_bag",
+        "SELECT v1.x, n.y FROM v1 JOIN n ON n.x = v1.x",
+        v1="SELECT x FROM n EXCEPT ALL SELECT x FROM b",
+    ),
+    case(
+        "sum_of_bag",
+        "SELECT SUM(x) AS s, COUNT(*) AS n, COUNT(DISTINCT x) AS c FROM v1",
+        v1="SELECT x FROM n INTERSECT ALL SELECT x FROM a",
+    ),
     case("view_on_top", "SELECT SUM(y) AS s FROM v1", v1="SELECT x, y FROM n ORDER BY y DESC LIMIT 3"),
-    case("view_on_outer_join", "SELECT l, COUNT(*) AS n FROM v1 GROUP BY l", v1="SELECT a.id AS l, b.id AS r FROM a FULL JOIN b ON a.x = b.x"),
-    case("left_join_of_views", "SELECT v1.x, v2.m FROM v1 LEFT JOIN v2 ON v1.x = v2.m",
-         v1="SELECT DISTINCT x FROM n", v2="SELECT y, MAX(x) AS m FROM a GROUP BY y"),
-    case("diamond", "SELECT v2.x, v2.s, v3.m FROM v2 FULL JOIN v3 ON v2.x = v3.x",
-         v1="SELECT x, y FROM n WHERE y IS NOT NULL", v2="SELECT x, SUM(y) AS s FROM v1 GROUP BY x", v3="SELECT x, MIN(y) AS m FROM v1 GROUP BY x"),
-    case("diamond_with_base", "SELECT v1.n, v2.k, a.s FROM v1 JOIN v2 ON v1.x = v2.x JOIN a ON a.x = v1.x",
-         v1="SELECT x, COUNT(*) AS n FROM a GROUP BY x", v2="SELECT x, COUNT(*) AS k FROM b WHERE x IN (SELECT x FROM a) GROUP BY x"),
-    case("anti_diamond", "SELECT x FROM v1 WHERE NOT EXISTS (SELECT 1 FROM v2 WHERE v2.x = v1.x)",
-         v1="SELECT x FROM a GROUP BY x", v2="SELECT x FROM a GROUP BY x HAVING COUNT(*) > 1"),
-    case("three_levels", "SELECT c, COUNT(*) AS k FROM v2 GROUP BY c",
-         v1="SELECT x, y, COUNT(*) AS n FROM n GROUP BY x, y", v2="SELECT x, MAX(n) AS c FROM v1 GROUP BY x"),
-]  # fmt: skip
+    case(
+        "view_on_outer_join",
+        "SELECT l, COUNT(*) AS n FROM v1 GROUP BY l",
+        v1="SELECT a.id AS l, b.id AS r FROM a FULL JOIN b ON a.x = b.x",
+    ),
+    case(
+        "left_join_of_views",
+        "SELECT v1.x, v2.m FROM v1 LEFT JOIN v2 ON v1.x = v2.m",
+        v1="SELECT DISTINCT x FROM n",
+        v2="SELECT y, MAX(x) AS m FROM a GROUP BY y",
+    ),
+    case(
+        "diamond",
+        "SELECT v2.x, v2.s, v3.m FROM v2 FULL JOIN v3 ON v2.x = v3.x",
+        v1="SELECT x, y FROM n WHERE y IS NOT NULL",
+        v2="SELECT x, SUM(y) AS s FROM v1 GROUP BY x",
+        v3="SELECT x, MIN(y) AS m FROM v1 GROUP BY x",
+    ),
+    case(
+        "diamond_with_base",
+        "SELECT v1.n, v2.k, a.s FROM v1 JOIN v2 ON v1.x = v2.x JOIN a ON a.x = v1.x",
+        v1="SELECT x, COUNT(*) AS n FROM a GROUP BY x",
+        v2="SELECT x, COUNT(*) AS k FROM b WHERE x IN (SELECT x FROM a) GROUP BY x",
+    ),
+    case(
+        "anti_diamond",
+        "SELECT x FROM v1 WHERE NOT EXISTS (SELECT 1 FROM v2 WHERE v2.x = v1.x)",
+        v1="SELECT x FROM a GROUP BY x",
+        v2="SELECT x FROM a GROUP BY x HAVING COUNT(*) > 1",
+    ),
+    case(
+        "three_levels",
+        "SELECT c, COUNT(*) AS k FROM v2 GROUP BY c",
+        v1="SELECT x, y, COUNT(*) AS n FROM n GROUP BY x, y",
+        v2="SELECT x, MAX(n) AS c FROM v1 GROUP BY x",
+    ),
+]
 
 
 def random_row(rng: Random, table: Table, nulls: float) -> Row:
@@ -356,19 +484,19 @@ def test_a_transaction_that_a_view_cannot_show_is_refused_whole(data: st.DataObj
 @settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_contributions_commute_and_are_taken_back(data: st.DataObject) -> None:
-    """Any order of the contributions of several transactions gives the same view; their negatives give what was there."""
+    """Any order of the contributions of several transactions gives the same view; their negatives take it back."""
     database, memory, _ = start(data)
     before = {name: dict(rows) for name, rows in memory.stored.items()}
-    history: dict[str, list[object]] = {name: [] for name in memory.tables.views}
+    history: dict[str, list[Contribution]] = {name: [] for name in memory.tables.views}
     for _ in range(data.draw(st.integers(2, 4), label="transactions")):
         transaction(data, database, memory)
         for name, found in memory.commit().items():
             history[name] += found
     for name, contributions in history.items():
         mixed = Folded(memory.plan(name), dict(before[name]))
-        mixed.refresh(data.draw(st.permutations(contributions)))  # type: ignore[arg-type]
+        mixed.refresh(data.draw(st.permutations(contributions)))
         assert mixed.states == memory.stored[name]
-        mixed.refresh([memory.plan(name).negate(each) for each in contributions])  # type: ignore[arg-type]
+        mixed.refresh([memory.plan(name).negate(each) for each in contributions])
         assert mixed.states == before[name]
 
 
@@ -377,7 +505,7 @@ def test_contributions_commute_and_are_taken_back(data: st.DataObject) -> None:
 def test_combined_contributions_are_one(data: st.DataObject) -> None:
     database, memory, _ = start(data)
     before = {name: dict(rows) for name, rows in memory.stored.items()}
-    combined: dict[tuple[str, bytes], object] = {}
+    combined: dict[tuple[str, bytes], Contribution] = {}
     for _ in range(3):
         transaction(data, database, memory)
         for name, found in memory.commit().items():
@@ -385,12 +513,12 @@ def test_combined_contributions_are_one(data: st.DataObject) -> None:
                 place = (name, contribution.key)
                 earlier = combined.pop(place, None)
                 plan = memory.plan(name)
-                total = contribution if earlier is None else plan.combine(earlier, contribution)  # type: ignore[arg-type]
+                total = contribution if earlier is None else plan.combine(earlier, contribution)
                 if total is not None:
                     combined[place] = total
     for name in memory.tables.views:
         both = Folded(memory.plan(name), before[name])
-        both.refresh([each for (owner, _), each in combined.items() if owner == name])  # type: ignore[misc]
+        both.refresh([each for (owner, _), each in combined.items() if owner == name])
         assert both.states == memory.stored[name]
 
 

@@ -477,3 +477,28 @@ def test_a_view_in_a_transaction_is_no_context_manager() -> None:
         db.create_view("v", "SELECT COUNT(*) AS n FROM t")
         with db.transaction() as tx:
             assert not hasattr(tx.view("v"), "__exit__")
+def test_a_view_row_that_was_stored_while_it_was_computed_does_not_come_back(
+    db_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The builder's versions are not logged, so they may be above the timestamp of the checkpoint that stores them.
+    What they supersede must be gone from the store before they are."""
+    first_contents = build._first_contents
+
+    def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
+        with db.transaction() as tx:
+            tx.update("t", 1, {"a": 2})
+        engine.checkpoint()
+        yield from first_contents(engine, view, at)
+
+    with vt.connect(db_path) as db:
+        db.create_table("t", {"id": int, "a": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 1, "a": 1})
+        monkeypatch.setattr(build, "_first_contents", interrupted)
+        db.create_view("v", "SELECT id, a FROM t")
+        with db.transaction() as tx:
+            tx.delete("t", 1)
+        assert db.view("v").verify().ok
+    with vt.connect(db_path) as db:
+        report = db.view("v").verify()
+        assert report.ok, report.differences

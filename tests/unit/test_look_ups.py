@@ -4,7 +4,7 @@ A counter stands between a database on disk and its store. Before each transacti
 row that maintenance looks at is a read of the store. The same transactions on a small and on a large database, whose
 groups and joins have equally many rows, must then make the same number of reads: nothing is ever scanned.
 
-`VIEWTIDE_LOOK_UPS_ROWS` (default 50000) is the size of the large one.
+The sizes follow the test profile; `VIEWTIDE_LOOK_UPS_ROWS=1000000` makes the large one as large as you like.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from pathlib import Path
 import pytest
 
 import viewtide as vt
+from tests.conftest import PROFILE
 from viewtide.ltm.ports import Cell, Store
+from viewtide.reads import ViewReads
 
-ROWS_SMALL = 10_000
-ROWS_LARGE = int(os.environ.get("VIEWTIDE_LOOK_UPS_ROWS", "50000"))
+#: Rows of the small and of the large database. To compute the first contents of all views takes the time here.
+ROWS = {"dev": (2_000, 10_000), "full": (10_000, 50_000), "soak": (10_000, 1_000_000)}
+ROWS_SMALL, ROWS_LARGE = ROWS[PROFILE]
+ROWS_LARGE = int(os.environ.get("VIEWTIDE_LOOK_UPS_ROWS", ROWS_LARGE))
 CACHE_ROWS = 1_000
 #: Rows of one group, of one join key, of one value.
 FAN_OUT = 10
 ROWS_PER_INSERT = 5_000
 #: Reads of one transaction of one or two rows: a few per hidden view, times the fan-out. A scan of the small table
 #: would be ten times as much.
-READS_MAX = 1_000
+READS_MAX = 900
 
 
 class CountingStore:
@@ -89,10 +93,10 @@ class Counted:
         self.store = CountingStore(ltm._store)
         ltm._store = self.store
         self.db.create_table("groups", {"id": int, "name": str, "weight": int}, key="id")
-        self.db.create_table(
-            "events", {"id": int, "grp": int, "cost": int}, key="id", indexes=["grp"]
+        self.db.create_table("events", {"id": int, "grp": int, "cost": int}, key="id", indexes=["grp"])
+        self._fill(
+            "groups", ({"id": n, "name": f"n{n // FAN_OUT}", "weight": n % 7} for n in range(0, self.groups_count, 2))
         )
-        self._fill("groups", ({"id": n, "name": f"n{n // FAN_OUT}", "weight": n % 7} for n in range(0, self.groups_count, 2)))
         self._fill("events", ({"id": n, "grp": n % self.groups_count, "cost": self.cost(n)} for n in range(rows_count)))
 
     def cost(self, number: int) -> int:
@@ -145,18 +149,23 @@ VIEWS = {
     "expression_join": "SELECT e.id, g.id AS other FROM events e JOIN groups g ON e.grp + 2 = g.id",
     "left_join": "SELECT e.id, g.name FROM events e LEFT JOIN groups g ON e.grp = g.id",
     "full_join": "SELECT e.id, g.name FROM events e FULL JOIN groups g ON e.grp = g.id AND e.cost > g.weight",
-    "anti_join": "SELECT id FROM groups g WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.grp = g.id AND e.cost > 100)",
+    "anti_join": "SELECT id FROM groups g"
+    " WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.grp = g.id AND e.cost % 2 = 0)",
     "not_in": "SELECT id FROM events WHERE grp NOT IN (SELECT id FROM groups)",
-    "aggregates": "SELECT g.name, COUNT(*) AS n, SUM(e.cost) AS s FROM events e JOIN groups g ON e.grp = g.id GROUP BY g.name",
+    "aggregates": "SELECT g.name, COUNT(*) AS n, SUM(e.cost) AS s"
+    " FROM events e JOIN groups g ON e.grp = g.id GROUP BY g.name",
     "min_max": "SELECT grp, MIN(cost) AS lo, MAX(cost) AS hi, COUNT(DISTINCT cost) AS n FROM events GROUP BY grp",
     "one_row": "SELECT COUNT(*) AS n, MIN(cost) AS lo, MAX(cost) AS hi FROM events",
-    "outer_join_group": "SELECT g.id, COUNT(e.id) AS n, MAX(e.cost) AS hi FROM groups g LEFT JOIN events e ON e.grp = g.id GROUP BY g.id",
+    "outer_join_group": "SELECT g.id, COUNT(e.id) AS n, MAX(e.cost) AS hi"
+    " FROM groups g LEFT JOIN events e ON e.grp = g.id GROUP BY g.id",
     "distinct": "SELECT DISTINCT grp, cost FROM events",
     "except": "SELECT grp FROM events EXCEPT ALL SELECT id FROM groups",
     "union": "SELECT grp AS id FROM events UNION SELECT id FROM groups",
     "top": "SELECT id, cost FROM events ORDER BY cost DESC LIMIT 10",
-    "group_of_top": "SELECT grp, COUNT(*) AS n FROM (SELECT grp, cost FROM events ORDER BY cost DESC LIMIT 10) q GROUP BY grp",
-    "view_on_view": "SELECT hi, COUNT(*) AS n FROM (SELECT grp, MAX(cost) AS hi FROM events GROUP BY grp) q GROUP BY hi",
+    "group_of_top": "SELECT grp, COUNT(*) AS n"
+    " FROM (SELECT grp, cost FROM events ORDER BY cost DESC LIMIT 10) q GROUP BY grp",
+    "view_on_view": "SELECT hi, COUNT(*) AS n"
+    " FROM (SELECT grp, MAX(cost) AS hi FROM events GROUP BY grp) q GROUP BY hi",
 }
 
 
@@ -191,6 +200,14 @@ def new_partner(tx: vt.Transaction, counted: Counted) -> None:
     tx.insert("groups", {"id": number, "name": f"n{number // FAN_OUT}", "weight": number % 7})
 
 
+#: What readers of some views do: extremes and first rows are found when they are asked for.
+READS: dict[str, Callable[[ViewReads, Counted], object]] = {
+    "min_max": lambda view, counted: view.get(middle(counted)),
+    "one_row": lambda view, _: view.get(),
+    "outer_join_group": lambda view, counted: view.get(middle(counted)),
+    "top": lambda view, _: view.rows(),
+}
+
 #: In this order they leave the database as it was.
 WRITES = (new_row, changed_value, changed_key, deleted_row, deleted_partner, new_partner)
 
@@ -201,10 +218,10 @@ def test_a_transaction_reads_as_much_in_a_large_database_as_in_a_small_one(
 ) -> None:
     reads: list[dict[str, int]] = []
     for counted in databases:
-        view = counted.db.create_view("v", VIEWS[kind])
+        counted.db.create_view("v", VIEWS[kind])
         reads.append({write.__name__: counted.reads_of(write) for write in WRITES})
-        if counted is databases[0]:
-            assert view.verify().ok
+        if kind in READS:
+            reads[-1]["read"] = counted.reads_of(lambda tx, of: READS[kind](tx.view("v"), of))
         counted.db.drop_view("v")
     small, large = reads
     assert small == large

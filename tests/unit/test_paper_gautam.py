@@ -15,7 +15,9 @@ import viewtide as vt
 from viewtide.changetables.branches import is_hidden
 from viewtide.changetables.keys import table_range
 
-AGGREGATION = "SELECT key, SUM(value) AS sum, COUNT(*) AS count, MIN(value) AS min, MAX(value) AS max FROM aggr GROUP BY key"
+AGGREGATION = (
+    "SELECT key, SUM(value) AS sum, COUNT(*) AS count, MIN(value) AS min, MAX(value) AS max FROM aggr GROUP BY key"
+)
 #: The base table of figures 3.2 to 3.5.
 AGGR_TABLE = [(1, "A", 10), (2, "A", 20), (3, "B", 20), (4, "B", 40), (5, "C", 60)]
 #: The view table on their left.
@@ -109,7 +111,9 @@ def test_all_four_scenarios_in_one_transaction(aggr: vt.Database) -> None:
 
 # --- figure 3.6: join and aggregation
 
-SUM_OF_PAIR = "SELECT a.rowkey AS a, b.rowkey AS b, a.value + b.value AS sum FROM base_a a JOIN base_b b ON a.key = b.key"
+SUM_OF_PAIR = (
+    "SELECT a.rowkey AS a, b.rowkey AS b, a.value + b.value AS sum FROM base_a a JOIN base_b b ON a.key = b.key"
+)
 BASE_A = [("a1", "A", 10), ("a2", "B", 20), ("a3", "C", 30), ("a4", "D", 40)]
 BASE_B = [("b1", "A", 10), ("b2", "A", 20), ("b3", "B", 30), ("b4", "B", 40), ("b5", "E", 50)]
 PAIRS = {("a1", "b1"): 20, ("a1", "b2"): 30, ("a2", "b3"): 50, ("a2", "b4"): 60}
@@ -186,7 +190,8 @@ KINDS = {
     "join": SUM_OF_PAIR,
     "join_and_aggregation": "SELECT a.key, SUM(a.value + b.value) AS s, COUNT(*) AS n"
     " FROM base_a a JOIN base_b b ON a.key = b.key GROUP BY a.key",
-    "join_and_selection": "SELECT a.value AS l, b.value AS r FROM base_a a JOIN base_b b ON a.key = b.key WHERE b.value > 15",
+    "join_and_selection": "SELECT a.value AS l, b.value AS r FROM base_a a JOIN base_b b ON a.key = b.key"
+    " WHERE b.value > 15",
     "self_join": "SELECT l.rowkey AS l, r.rowkey AS r FROM base_b l JOIN base_b r ON l.key = r.key",
     "left_join": "SELECT a.rowkey AS l, b.rowkey AS r, b.value FROM base_a a LEFT JOIN base_b b ON a.key = b.key",
     "right_join": "SELECT a.rowkey AS l, b.rowkey AS r FROM base_a a RIGHT JOIN base_b b ON a.key = b.key",

@@ -176,7 +176,9 @@ def contents(view: vt.View) -> list[str]:
     def text(value: object) -> str:
         return f"{value.normalize():f}" if isinstance(value, Decimal) else repr(value)
 
-    return sorted("(" + ", ".join(map(text, row.values())) + ("," if len(row) == 1 else "") + ")" for row in view.rows())
+    return sorted(
+        "(" + ", ".join(map(text, row.values())) + ("," if len(row) == 1 else "") + ")" for row in view.rows()
+    )
 
 
 def test_a_group_keeps_its_minimum_and_maximum_when_rows_are_deleted(db: vt.Database) -> None:

@@ -44,7 +44,12 @@ TABLES = {
         Table(
             3,
             "events",
-            (Column("id", INT, nullable=False), Column("product", INT), Column("shop", INT), Column("cost", INT, nullable=False)),
+            (
+                Column("id", INT, nullable=False),
+                Column("product", INT),
+                Column("shop", INT),
+                Column("cost", INT, nullable=False),
+            ),
             (0,),
             (Index(30, (1,)),),
         ),
@@ -691,7 +696,8 @@ def test_views_of_one_level_ask_together_and_a_view_comes_after_all_that_it_read
         "SELECT SUM(10 / (e.cost - p.category)) AS x FROM events e JOIN products p ON e.product = p.id",
         "SELECT MAX(10 / (e.cost - p.category)) AS x FROM events e JOIN products p ON e.product = p.id",
         "SELECT DISTINCT 10 / (e.cost - p.category) AS x FROM events e JOIN products p ON e.product = p.id",
-        "SELECT e.id, p.id AS p FROM events e FULL JOIN products p ON e.product = p.id AND 10 / (e.cost - p.category) < 100",
+        "SELECT e.id, p.id AS p FROM events e FULL JOIN products p"
+        " ON e.product = p.id AND 10 / (e.cost - p.category) < 100",
         "SELECT id FROM events e WHERE EXISTS"
         " (SELECT 1 FROM products p WHERE e.product = p.id AND 10 / (e.cost - p.category) < 100)",
         "SELECT id FROM events e WHERE NOT EXISTS"
@@ -822,7 +828,7 @@ def test_errors_in_hidden_views_name_the_view_of_the_user(sql: str) -> None:
         db.create_table("products", {"id": int, "category": int}, key="id")
         db.create_table("events", {"id": int, "product": int, "shop": int, "cost": int}, key="id")
         db.create_view("v", sql)
-        with pytest.raises(DataError, match="view 'v'.*division by zero"), db.transaction() as tx:
+        with pytest.raises(DataError, match=r"view 'v'.*division by zero"), db.transaction() as tx:
             tx.insert("products", {"id": 1, "category": 1})
             tx.insert("events", {"id": 1, "product": 1, "shop": 1, "cost": 0})
 

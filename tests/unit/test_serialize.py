@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.properties.relations import databases, relations
 from tests.propagation import Memory
+from tests.properties.relations import databases, relations
 from viewtide.changetables.algebra import Field, Filter, Output, Project, Relation, Scan, Values, inputs, scans
 from viewtide.changetables.errors import InternalError, OperationalError
 from viewtide.changetables.expressions import Literal
@@ -50,8 +50,10 @@ TABLES = {"events": EVENTS, "products": PRODUCTS}
 
 VIEWS = [
     "VALUES (1, 'a'), (2, NULL)",
-    "SELECT id, -0.0::float AS z, 1.00 AS d FROM events e LEFT JOIN products p USING (id) WHERE e.rate IS NOT DISTINCT FROM 1.5",
-    "SELECT id FROM events WHERE product NOT IN (SELECT id FROM products) AND EXISTS (SELECT 1 FROM products p WHERE p.id = day - day)",
+    "SELECT id, -0.0::float AS z, 1.00 AS d FROM events e LEFT JOIN products p USING (id)"
+    " WHERE e.rate IS NOT DISTINCT FROM 1.5",
+    "SELECT id FROM events WHERE product NOT IN (SELECT id FROM products)"
+    " AND EXISTS (SELECT 1 FROM products p WHERE p.id = day - day)",
     "SELECT DISTINCT product FROM events UNION ALL (SELECT id FROM products EXCEPT ALL SELECT product FROM events)",
     "SELECT id, cost FROM events ORDER BY cost DESC NULLS LAST, day LIMIT 10",
     "SELECT category, COUNT(DISTINCT id) FILTER (WHERE id > 1) AS n FROM products GROUP BY category HAVING MAX(id) > 3",

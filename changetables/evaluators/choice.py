@@ -1,0 +1,220 @@
+"""Which evaluator a batch is given to: the one that costs less per row, as measured on batches of the same plan.
+
+Costs are kept per form of the input, because converting it is part of the cost: rows must be made of columnar input for
+the one evaluator, arrays of row-wise input for the other. The first large batch runs both on a slice of it; after that,
+what each batch takes moves the cost of the evaluator that it was given to. Small batches always go by rows: an Arrow
+function costs as much as some hundred rows before it has looked at the first.
+
+Time is measured here, so the choice is for whoever is not bound to one trace: first contents and bulk loads. The change
+tables of transactions go by rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from ..change_table import Change
+from ..errors import InterfaceError
+from ..numbers import decimal_add
+from ..operators.aggregate import Components
+from ..operators.join import Law, LookUp
+from ..schema import Table
+from ..types import Row
+
+if TYPE_CHECKING:
+    from .columns import ArrowTable, Batch, ColumnsTerm
+
+ROWS, COLUMNS = "rows", "columns"
+#: The forms of input.
+COLUMNAR, ROW_WISE = "columnar", "row-wise"
+
+#: Rows below which a batch goes by rows, whatever was measured.
+COLUMNS_ROWS_MIN = 256
+#: Part of a batch on which both evaluators are measured, and the number of rows that this is at least and at most.
+CALIBRATION_PART = 8
+CALIBRATION_ROWS_MIN = 1_024
+CALIBRATION_ROWS_MAX = 32_768
+#: A slice so many times as large as the last one is measured again: what a batch costs at all counts for less then.
+CALIBRATION_GROWTH = 4
+#: Weight of the last batch in the cost.
+LAST_WEIGHT = 0.2
+
+_Groups: TypeAlias = dict[Row, object]
+_Place: TypeAlias = tuple[int, int]
+_Answers: TypeAlias = Sequence[Sequence[object]]
+_Asking: TypeAlias = Generator[list[LookUp], _Answers, None]
+#: Runs a term over rows and adds what it gives to the groups.
+RunRows: TypeAlias = Callable[[_Place, Law, Sequence[Change], _Groups], _Asking]
+
+
+class Costs:
+    """Microseconds per row of each evaluator, for one form of input."""
+
+    def __init__(self) -> None:
+        self._us: dict[str, float] = {}
+        self._calibrated_rows = 0
+
+    def record(self, evaluator: str, rows_count: int, seconds: float) -> None:
+        us = seconds * 1e6 / max(1, rows_count)
+        known = self._us.get(evaluator)
+        self._us[evaluator] = us if known is None else known + LAST_WEIGHT * (us - known)
+
+    def calibrate(self, rows_count: int) -> None:
+        """Forget what was measured on smaller slices."""
+        self._us.clear()
+        self._calibrated_rows = rows_count
+
+    def slice_rows(self, rows_count: int) -> int:
+        """How many rows of a batch both evaluators should be measured on; 0: none, the costs are known."""
+        rows = min(rows_count // CALIBRATION_PART, CALIBRATION_ROWS_MAX)
+        if rows < CALIBRATION_ROWS_MIN or rows < CALIBRATION_GROWTH * self._calibrated_rows:
+            return 0
+        return rows
+
+    @property
+    def cheaper(self) -> str:
+        """Rows until columns are known to cost less."""
+        rows, columns = self._us.get(ROWS), self._us.get(COLUMNS)
+        return COLUMNS if rows is not None and columns is not None and columns < rows else ROWS
+
+    def text(self, form: str) -> str:
+        measured = ", ".join(f"{name}: {self._us[name]:.2f} us/row" for name in (ROWS, COLUMNS) if name in self._us)
+        return f"{measured or 'not measured yet'} ({form} input)"
+
+
+class Evaluators:
+    """The evaluators of one plan. `term` makes the columns evaluator of a term, which imports pyarrow;
+    `component_kinds` are those of its groups, None if it keeps rows."""
+
+    def __init__(
+        self,
+        run_rows: RunRows,
+        term: Callable[[_Place, Law], ColumnsTerm],
+        component_kinds: Sequence[str] | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._run_rows, self._make_term, self._clock = run_rows, term, clock
+        self._component_kinds = component_kinds
+        self._terms: dict[tuple[_Place, Law], ColumnsTerm] = {}
+        self.costs: Mapping[str, Costs] = {COLUMNAR: Costs(), ROW_WISE: Costs()}
+        #: How many batches the columns evaluator gave up, and why it did so the last time.
+        self.gave_up_count = 0
+        self.gave_up_reason = ""
+
+    def text(self) -> str:
+        """What was measured, and what is chosen by it."""
+        lines = [f"{costs.text(form)}: {costs.cheaper}" for form, costs in self.costs.items()]
+        if self.gave_up_count:
+            lines.append(f"columns gave up {self.gave_up_count} times, last: {self.gave_up_reason}")
+        return "\n".join(lines)
+
+    def run_changes(
+        self, evaluator: str | None, place: _Place, law: Law, table: Table, changes: Sequence[Change], groups: _Groups
+    ) -> _Asking:
+        """Run a term over row-wise changes. `evaluator` None: the cheaper one."""
+        if evaluator == ROWS or (evaluator is None and not has_columns()):
+            yield from self._run_rows(place, law, changes, groups)
+            return
+        require_columns()
+        from .columns import Batch
+
+        yield from self._run(evaluator, ROW_WISE, place, law, Batch.of_changes(table, changes), groups)
+
+    def run_arrow(
+        self, evaluator: str | None, place: _Place, table: Table, columns: ArrowTable, groups: _Groups
+    ) -> _Asking:
+        """Run a term over new rows in an Arrow table. `evaluator` None: the cheaper one."""
+        require_columns()
+        from .columns import Batch
+
+        yield from self._run(evaluator, COLUMNAR, place, Law.ONE_SOURCE, Batch.of_arrow(table, columns), groups)
+
+    def _run(self, evaluator: str | None, form: str, place: _Place, law: Law, batch: Batch, groups: _Groups) -> _Asking:
+        if evaluator is None:
+            yield from self._run_cheaper(form, place, law, batch, groups)
+        elif evaluator == ROWS:
+            yield from self._by_rows(place, law, batch, groups)
+        elif evaluator == COLUMNS:
+            yield from self._by_columns(place, law, batch, groups)
+        else:
+            raise InterfaceError(f"{evaluator!r} is no evaluator", hint=f"use {ROWS!r} or {COLUMNS!r}")
+
+    def _run_cheaper(self, form: str, place: _Place, law: Law, batch: Batch, groups: _Groups) -> _Asking:
+        """First measure both, if it is time to."""
+        costs = self.costs[form]
+        rows = costs.slice_rows(batch.rows_count)
+        if rows:
+            costs.calibrate(rows)
+            part, batch = batch.slice(0, rows), batch.slice(rows, batch.rows_count)
+            # Only what the rows give counts. The conversion of the slice is part of both.
+            yield from self._timed(costs, COLUMNS, rows, self._by_columns(place, law, part.slice(0, rows), {}))
+            yield from self._timed(costs, ROWS, rows, self._by_rows(place, law, part, groups))
+        if batch.rows_count < COLUMNS_ROWS_MIN:
+            yield from self._by_rows(place, law, batch, groups)
+        else:
+            running = self._run(costs.cheaper, form, place, law, batch, groups)
+            yield from self._timed(costs, costs.cheaper, batch.rows_count, running)
+
+    def _by_rows(self, place: _Place, law: Law, batch: Batch, groups: _Groups) -> _Asking:
+        yield from self._run_rows(place, law, batch.changes(self._term(place, law).reads), groups)
+
+    def _by_columns(self, place: _Place, law: Law, batch: Batch, groups: _Groups) -> _Asking:
+        from .columns import GaveUp
+
+        try:
+            found = yield from self._term(place, law).run(batch)
+        except GaveUp as error:
+            self.gave_up_count += 1
+            self.gave_up_reason = str(error)
+            yield from self._by_rows(place, law, batch, groups)
+        else:
+            self._merge(groups, found)
+
+    def _merge(self, groups: _Groups, found: _Groups) -> None:
+        """Add what the columns evaluator collected in one term to what others did."""
+        for key, state in found.items():
+            known = groups.setdefault(key, state)
+            if known is state:
+                continue
+            mine, other = cast("Components", known), cast("Components", state)
+            if self._component_kinds is None:
+                mine.extend(other)
+                continue
+            for place, kind in enumerate(self._component_kinds):
+                mine[place] = (
+                    decimal_add(mine[place], other[place]) if kind == "decimal" else mine[place] + other[place]
+                )
+
+    def _term(self, place: _Place, law: Law) -> ColumnsTerm:
+        term = self._terms.get((place, law))
+        if term is None:
+            term = self._terms[place, law] = self._make_term(place, law)
+        return term
+
+    def _timed(self, costs: Costs, evaluator: str, rows_count: int, asking: _Asking) -> _Asking:
+        """What an evaluator takes by itself, without the time in which others look rows up."""
+        seconds, answers = 0.0, None
+        while True:
+            start = self._clock()
+            try:
+                wanted = next(asking) if answers is None else asking.send(answers)
+            except StopIteration:
+                costs.record(evaluator, rows_count, seconds + self._clock() - start)
+                return
+            seconds += self._clock() - start
+            answers = yield wanted
+
+
+def has_columns() -> bool:
+    """Whether the columns evaluator can be used: its library is optional."""
+    return find_spec("pyarrow") is not None
+
+
+def require_columns() -> None:
+    if not has_columns():
+        raise InterfaceError(
+            "the columns evaluator needs pyarrow, which is not installed", hint="pip install viewtide[batch]"
+        )
