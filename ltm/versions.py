@@ -91,7 +91,9 @@ class TableVersions(Generic[R]):
         "decode",
         "dirty",
         "encode",
+        "first_only",
         "frozen",
+        "frozen_first_only",
         "frozen_replaced",
         "horizon",
         "old",
@@ -116,6 +118,9 @@ class TableVersions(Generic[R]):
         #: the commit_ts of that; 0: only the store knows it.
         self.replaced: dict[bytes, int] = {}
         self.frozen_replaced: dict[bytes, int] = {}
+        #: Whether all versions of the dirty layer are the first of their row: nothing but inserts.
+        self.first_only = True
+        self.frozen_first_only = True
         #: No key above it is in the store: new keys, the common insert, need no look-up there.
         self.stored_max = b""
         self.changed_ts = 0
@@ -223,6 +228,7 @@ class TableVersions(Generic[R]):
     def put(self, key: bytes, ts: int, row: R | None, replaces: bool) -> None:
         """A new version; `replaces`: there is an older one, in whatever layer or in the store."""
         head = self.dirty.get(key)
+        self.first_only = False
         if head is None:
             self.dirty[key] = (ts, row, None)
             if replaces:
@@ -260,6 +266,8 @@ class TableVersions(Generic[R]):
     def freeze(self) -> None:
         """The dirty layer is handed to a checkpoint. The frozen one must be empty: one checkpoint at a time."""
         self.frozen_replaced = self.replaced
+        self.frozen_first_only = self.first_only
+        self.first_only = True
         self._frozen_keys = self._dirty_keys
         self.frozen = self.dirty
         self.dirty = {}
@@ -311,16 +319,17 @@ class IndexVersions(TableVersions[bytes]):
     """The entries of an index: row = the primary key. Look-ups go by prefix, so entries are also kept by prefix.
 
     Entries follow from the rows, and most are never looked up while they are new. So a commit only notes the changed
-    rows (`later`); their entries are made (`fold`) before anybody looks, and before a checkpoint. Whoever calls
-    anything else here without having called `fold` under the lock sees too little.
+    rows (`later`); their entries are made (`fold`) before anybody looks, and before a checkpoint, unless it makes them
+    itself. Whoever calls anything else here without having called `fold` under the lock sees too little.
     """
 
-    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_later", "_stored", "prefix_and_entry")
+    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_later", "_later_frozen", "_stored", "prefix_and_entry")
 
     def __init__(self, table_id: int, horizon: Horizon) -> None:
         super().__init__(table_id, horizon, bytes, bytes)
         self.prefix_and_entry: Callable[[Row, bytes], tuple[bytes, bytes]]
         self._later: deque[tuple[int, list[tuple[bytes, Row | None, Row | None]]]] = deque()
+        self._later_frozen: deque[tuple[int, list[tuple[bytes, Row | None, Row | None]]]] = deque()
         self._by_prefix: dict[bytes, list[bytes]] = {}
         self._by_prefix_frozen: dict[bytes, list[bytes]] = {}
         self._stored: dict[bytes, list[tuple[bytes, bytes]]] = {}
@@ -332,10 +341,17 @@ class IndexVersions(TableVersions[bytes]):
 
     @property
     def behind(self) -> bool:
-        return bool(self._later)
+        # In this order: `freeze_unmade` moves from the first to the second.
+        return bool(self._later) or bool(self._later_frozen)
+
+    @property
+    def unmade(self) -> bool:
+        """Whether nobody looked since the last checkpoint: no entry of the dirty layer was made."""
+        return not self.dirty
 
     def fold(self, rows_max: int | None = None) -> None:
         """Make the entries of changed rows, of all or of about `rows_max`. The caller holds the lock."""
+        self._fold_frozen()
         rows_count = 0
         while self._later and (rows_max is None or rows_count < rows_max):
             ts, changes = self._later[0]
@@ -343,6 +359,17 @@ class IndexVersions(TableVersions[bytes]):
             self._put_entries(changes, ts)
             # Only now: a reader that finds nothing left to fold must find the entries.
             self._later.popleft()
+
+    def _fold_frozen(self) -> None:
+        """Somebody looks while a checkpoint makes the entries of inserted rows itself."""
+        while self._later_frozen:
+            ts, changes = self._later_frozen[0]
+            for key, _, row in changes:
+                if row is not None:
+                    prefix, entry = self.prefix_and_entry(row, key)
+                    self._by_prefix_frozen.setdefault(prefix, []).append(entry)
+                    self.frozen[entry] = (ts, key, None)
+            self._later_frozen.popleft()
 
     def _put_entries(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
         both, put_entry = self.prefix_and_entry, self.put_entry
@@ -387,7 +414,7 @@ class IndexVersions(TableVersions[bytes]):
 
     def primary_keys(self, prefix: bytes) -> list[bytes]:
         """The primary keys of the newest rows under `prefix`, in key order."""
-        if self._later:
+        if self.behind:
             self.fold()
         found: dict[bytes, bytes | None] = {}
         self.must_load((prefix,))
@@ -413,8 +440,15 @@ class IndexVersions(TableVersions[bytes]):
         self._by_prefix_frozen = self._by_prefix
         self._by_prefix = {}
 
+    def freeze_unmade(self) -> None:
+        """As `freeze`, of an index of which no entry was made, and which only has entries of new rows."""
+        super().freeze()
+        self._later_frozen = self._later
+        self._later = deque()
+
     def checkpointed(self, max_key: bytes) -> dict[bytes, Version[bytes]]:
         self._by_prefix_frozen = {}
+        self._later_frozen = deque()
         self._stored = {}
         self.stored_max = max(self.stored_max, max_key)
         # There is no use in keeping what is in the store: see `admit`.
