@@ -297,8 +297,7 @@ class Reads:
         return source, self._find(rows, wanted)
 
     def _result(self, columns: Columns, found: Iterable[Values]) -> Result:
-        make = columns.row
-        return Result(columns, [make(values) for values in found], self._begin())
+        return Result(columns, columns.rows(found), self._begin())
 
     # -- views
 
@@ -351,7 +350,9 @@ class ViewReads:
         return None if empty is None else view_columns(self._rows).row(empty)
 
     def rows(self) -> Result:
-        return self.scan()
+        reads, rows = self._reads, self._rows
+        reads._check_open()
+        return reads._result(view_columns(rows), self._outputs(*table_range(rows.view.id), None))
 
     def scan(self, start: object = None, stop: object = None, limit: int | None = None) -> Result:
         """The rows of start <= key < stop in key order, each as often as its multiplicity."""
@@ -367,8 +368,12 @@ class ViewReads:
 
     def _outputs(self, low: bytes, high: bytes, limit: int | None) -> list[Values]:
         plan = self._rows.plan
+        present, output = plan.present, plan.output
         stored = self._reads._view_rows(self._rows, low, high)
-        found = list(itertools.islice((plan.output(values) for _, values in stored if plan.present(values)), limit))
+        if limit is None:
+            found = [output(values) for _, values in stored if present(values)]
+        else:
+            found = list(itertools.islice((output(values) for _, values in stored if present(values)), limit))
         empty = plan.empty_output()
         return [empty] if not found and empty is not None and limit != 0 else found
 
