@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 from ..changetables.errors import (
     CommitUnknown,
@@ -152,6 +151,8 @@ class Engine:
         self._batch: list[_Pending] = []
         self._leader = threading.Lock()
         self._failure: BaseException | None = None
+        #: As of the last batch: nothing is overloaded before a checkpoint is due.
+        self._checkpoint_due = True
         self._closing = False
         self._background_wanted = threading.Event()
         self._checkpoint_lock = threading.Lock()
@@ -172,6 +173,11 @@ class Engine:
 
     def commit(self, request: Request) -> int:
         """Commit from a thread; returns commit_ts once it is durable."""
+        own = _Pending(request)
+        if self._leader.acquire(blocking=False):
+            # The common case of one client: who leads never sleeps, and needs nothing to be woken with.
+            self._lead(own, queued=False)
+            return own.outcome()
         pending = _ThreadPending(request)
         self._enqueue(pending)
         if self._leader.acquire(blocking=False):
@@ -211,9 +217,11 @@ class Engine:
         if self._queue and self._leader.acquire(blocking=False):
             self._lead(None)
 
-    def _lead(self, own: _Pending | None) -> None:
+    def _lead(self, own: _Pending | None, queued: bool = True) -> None:
         """Run what is queued. The lead is held on entry; on return it is free or handed on."""
         try:
+            if own is not None and not queued:
+                self._enqueue(own)
             while True:
                 for pending in self._run_batch():
                     if pending is not own:
@@ -229,18 +237,21 @@ class Engine:
 
     def _hand_on(self, own: _Pending | None) -> bool:
         """Let go of the lead; False if it has to be kept: the loop serves its own tasks, or somebody just came."""
+        if not self._queue:
+            self._leader.release()
+            # Who queued up after that look found the lead taken and sleeps.
+            return not self._queue or not self._leader.acquire(blocking=False)
         waiting = list(self._queue)
         heir = next((pending for pending in waiting if pending.can_lead), None)
         if heir is not None:
             heir.leads = True
             heir.wake()
             return True
-        if waiting and own is None:
+        if own is None:
             return False
         self._leader.release()
-        if waiting and waiting[0].call_home(self._lead_if_free):
+        if waiting[0].call_home(self._lead_if_free):
             return True
-        # Who queued up after the last look found the lead taken and sleeps.
         return not self._queue or not self._leader.acquire(blocking=False)
 
     def _abandon(self, error: BaseException, own: _Pending | None) -> None:
@@ -257,7 +268,7 @@ class Engine:
 
     def _run_batch(self) -> list[_Pending]:
         ltm = self.ltm
-        if ltm.overloaded:
+        if self._checkpoint_due and ltm.overloaded:
             self._relieve()
         batch: list[_Pending] = []
         self._batch = batch
@@ -286,8 +297,10 @@ class Engine:
             if pending.request.snapshot is not None:
                 ltm.horizon.unpin(-id(pending))
             pending.decided = True
-            self.commits_count += pending.error is None
-        if ltm.checkpoint_due or ltm.log_wants_spare:
+            if pending.error is None:
+                self.commits_count += 1
+        self._checkpoint_due = ltm.checkpoint_due
+        if self._checkpoint_due or ltm.log_wants_spare:
             self._background_wanted.set()
         return batch
 
@@ -331,7 +344,7 @@ class Engine:
             if not transaction.writes:
                 return self.ltm.horizon.durable_ts
             record = transaction.record(tuple(each.tx_id for each in requests), self.draw_ts())
-            outputs = self.ltm.loaded(partial(self.ltm.participant.commit, record))
+            outputs = self.ltm.loaded(self.ltm.participant.commit, record)
         except Error:
             raise
         except Exception as error:
@@ -362,14 +375,12 @@ class Engine:
         transaction = Transaction(request, tables)
         old = {}
         for name, intents in request.writes.items():
-            versions = tables.by_name[name].versions
-            keys = list(intents)
-            old[name] = ltm.loaded(partial(versions.newest_rows, keys))
+            old[name] = ltm.loaded(tables.by_name[name].versions.newest_rows, list(intents))
         transaction.old_rows(old)
         while transaction.wanted:
             wanted = transaction.wanted
             own = transaction.own_rows() if any(look_up.state for look_up in wanted) else {}
-            transaction.looked_up(ltm.loaded(partial(ltm.participant.look_up, wanted, own)))
+            transaction.looked_up(ltm.loaded(ltm.participant.look_up, wanted, own))
         return transaction
 
     def draw_ts(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TypeAlias, TypeVar, cast
+from typing import ParamSpec, TypeAlias, TypeVar, cast
 
 from ..changetables.errors import DataError, OperationalError
 from ..changetables.keys import prefix_stop, table_range
@@ -56,6 +56,7 @@ PAGE_CELLS = 256
 _COMMIT, _CATALOG = 0, 1
 
 T = TypeVar("T")
+P = ParamSpec("P")
 #: Half the time of calling Cell.
 make_cell = partial(tuple.__new__, Cell)
 #: A CommitRecord as the codec gives it back, with its kind in front.
@@ -198,11 +199,11 @@ class Ltm:
             self._loaded_rows += len(found)
         self._loaded_rows += len(need.keys)
 
-    def loaded(self, call: Callable[[], T]) -> T:
+    def loaded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Repeat a call on the participant until everything that it needs is in memory."""
         while True:
             try:
-                return call()
+                return call(*args, **kwargs)
             except NotLoaded as need:
                 self.load(need)
 
@@ -281,26 +282,37 @@ class Ltm:
         return [row for row in found if row is not None]
 
     def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
-        """The visible rows of start <= key < stop in key order, in pages. Of an index, `catch_up` comes first."""
+        """The visible rows of start <= key < stop in key order. Of an index, `catch_up` comes first."""
+        # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
+        moving = versions.keys_between(start, stop)
+        stored = self._stored_page(versions, start, stop)
+        if len(moving) + len(stored) < PAGE_CELLS:
+            rows = versions.rows_at(sorted({*moving, *stored}) if stored else moving, at)
+            if rows is not None:
+                return iter(rows)
+        return self._scan_pages(versions, start, stop, at, moving, stored)
+
+    def _scan_pages(
+        self,
+        versions: TableVersions[T],
+        start: bytes,
+        stop: bytes,
+        at: int,
+        moving: list[bytes],
+        stored: dict[bytes, Cell | None],
+    ) -> Iterator[tuple[bytes, T]]:
         while True:
-            # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
-            moving = set(versions.keys_between(start, stop))
-            stored = self._stored_page(versions, start, stop)
             whole = len(stored) < PAGE_CELLS
             last = stop if whole else max(stored) + b"\0"
-            keys = sorted(moving.union(stored)) if moving else list(stored)
-            seen = versions.rows_at(keys, at) if whole and len(keys) < PAGE_CELLS else None
-            if seen is not None:
-                yield from [item for item in seen if item[1] is not None]  # type: ignore[misc]  # None was left out
-                return
-            for key in keys:
+            moved = set(moving)
+            for key in sorted(moved.union(stored)) if moving else list(stored):
                 if key >= last:
                     break
                 version = versions.at(key, at)
                 if version is None:
                     cell = stored.get(key)
                     # A key that was in memory a moment ago may have a newer version in the store than the page shows.
-                    if cell is None or key in moving or cell.commit_ts > at:
+                    if cell is None or key in moved or cell.commit_ts > at:
                         row = self._read_stored(versions, key, at)
                     else:
                         row = _version(versions, cell)[1]
@@ -311,6 +323,8 @@ class Ltm:
             if whole:
                 return
             start = last
+            moving = versions.keys_between(start, stop)
+            stored = self._stored_page(versions, start, stop)
 
     def _stored_page(self, versions: TableVersions[T], start: bytes, stop: bytes) -> dict[bytes, Cell | None]:
         """Up to PAGE_CELLS keys of the range that the store has, with their newest version or None: to be read."""
@@ -503,7 +517,7 @@ class Ltm:
         else:
             record = _record(item)
             ts = record.commit_ts
-            for apply in self.loaded(lambda: self.participant.commit(record)).apply:
+            for apply in self.loaded(self.participant.commit, record).apply:
                 apply()
             self._dirty_rows += record.rows_count
             self.replayed_count += 1

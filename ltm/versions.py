@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..changetables.types import Row
@@ -146,9 +146,14 @@ class TableVersions(Generic[R]):
 
     def newest_rows(self, keys: list[bytes]) -> list[R | None]:
         """The newest row of each key, None where there is none; all must be in memory. Written out: it runs for every
-        written and every looked-up row of every transaction."""
-        if self.surely_absent(keys):
+        written and every looked-up row of every transaction, mostly with all keys in one layer or in none."""
+        if not keys or (keys[0] > self.stored_max and self.surely_absent(keys)):
             return [None] * len(keys)
+        found = list(map(self.dirty.get, keys))
+        if not self.frozen and not any(found):
+            found = list(map(self.young.get, keys))
+        if all(found):
+            return [version[1] for version in found if version]
         in_dirty, in_frozen, in_young = self.dirty.get, self.frozen.get, self.young.get
         stored_max = self.stored_max
         rows: list[R | None] = []
@@ -186,9 +191,9 @@ class TableVersions(Generic[R]):
                 version = version[2]
         return ABSENT if key > self.stored_max else None
 
-    def rows_at(self, keys: Iterable[bytes], ts: int) -> list[tuple[bytes, R | None]] | None:
-        """What a reader at `ts` sees of these keys, None where there is no row; None for all if one is not in memory.
-        Written out: small views are read as a whole again and again."""
+    def rows_at(self, keys: Iterable[bytes], ts: int) -> list[tuple[bytes, R]] | None:
+        """The rows that a reader at `ts` sees under these keys; None if one of them is not in memory. Written out:
+        small views are read as a whole again and again."""
         in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
         rows = []
         for key in keys:
@@ -198,7 +203,9 @@ class TableVersions(Generic[R]):
                 version = self.at(key, ts)
                 if version is None:
                     return None
-            rows.append((key, version[1]))
+            row = version[1]
+            if row is not None:
+                rows.append((key, row))
         return rows
 
     def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
@@ -237,25 +244,32 @@ class TableVersions(Generic[R]):
             self.dirty[key] = (ts, row, self._kept(head))
         self.changed_ts = ts
 
-    def put_many(self, changes: Iterable[tuple[bytes, R | None, R | None]], ts: int) -> None:
+    def put_many(self, changes: Sequence[tuple[bytes, R | None, R | None]], ts: int) -> None:
         """`put` for each (key, old row, new row)."""
-        dirty = self.dirty
+        dirty, kept = self.dirty, self._kept
+        rows_count = len(dirty) + len(changes)
         for key, old, new in changes:
-            if old is None and key not in dirty:
+            head = dirty.get(key)
+            if head is not None:
+                dirty[key] = (ts, new, kept(head))
+            elif old is None:
                 dirty[key] = (ts, new, None)
             else:
-                self.put(key, ts, new, old is not None)
+                self.put(key, ts, new, replaces=True)
+        if len(dirty) != rows_count:
+            self.first_only = False
         self.changed_ts = ts
 
     def _kept(self, head: Version[R]) -> Version[R] | None:
         """What stays of the chain below a new version: what readers, now or later, can still see."""
-        if head[0] > self.horizon.sealed_ts:
+        ts, row, older = head
+        horizon = self.horizon
+        if ts > horizon.sealed_ts:
             # Not yet in any flush: it becomes durable together with the new version, nobody ever reads between them.
-            return head[2]
-        older = head[2]
-        if older is None or (self.horizon.pins and self.horizon.pinned_between(older[0], head[0])):
+            return older
+        if older is None or (horizon.pins and horizon.pinned_between(older[0], ts)):
             return head
-        return (head[0], head[1], older[2])
+        return (ts, row, older[2])
 
     def admit(self, key: bytes, version: Version[R]) -> None:
         """Keep a version that was loaded from the store: the newest one there, or ABSENT."""
