@@ -9,6 +9,7 @@ One thread at a time calls the writing methods: whoever holds `lock`. Reads need
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -25,7 +26,7 @@ from .outputs import CommitRecord, Outputs, Write
 from .participant import Participant
 from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
 from .tables import IndexEntries, TableRows, Tables
-from .versions import ABSENT, Horizon, IndexVersions, NotLoaded, TableVersions, Version
+from .versions import ABSENT, Horizon, IndexVersions, Noted, NotLoaded, TableVersions, Version
 
 NEWEST = 2**64 - 1
 
@@ -403,8 +404,9 @@ class Ltm:
             self._store_epoch += 1
             self.stored_ts = frozen_ts
             self._stored_lsn = lsn
+            noted = [entries.versions.noted_frozen for _, entries in tables.indexes.values()]
             forgotten = [versions.checkpointed(max_keys.get(versions.table_id, b"")) for versions in frozen]
-        _free(forgotten)
+        _free(forgotten, noted)
         self._log.trim(lsn + 1)
         self._drop_cells(tables.catalog.dropped)
 
@@ -642,11 +644,14 @@ def _made_elsewhere(rows: TableRows, entries: IndexEntries) -> bool:
     return rows.versions.first_only and entries.versions.unmade
 
 
-def _free(forgotten: list[dict[bytes, Version[T]]]) -> None:
+def _free(forgotten: list[dict[bytes, Version[T]]], noted: list[deque[Noted]]) -> None:
     """Free row by row: to free a whole dict at once would keep the interpreter from every other thread meanwhile."""
     for rows in forgotten:
         while rows:
             rows.popitem()
+    for changes in noted:
+        while changes:
+            changes.popleft()
 
 
 def _version(versions: TableVersions[T], cell: Cell | None) -> tuple[int, T | None, None]:

@@ -329,6 +329,10 @@ def _in_order(known: _Keys, rows: dict[bytes, tuple]) -> _Keys:  # type: ignore[
     return _Keys(rows, len(keys), ordered)
 
 
+#: Rows that changed at a commit_ts: (key, old row, new row).
+Noted: TypeAlias = tuple[int, list[tuple[bytes, Row | None, Row | None]]]
+
+
 class IndexVersions(TableVersions[bytes]):
     """The entries of an index: row = the primary key. Look-ups go by prefix, so entries are also kept by prefix.
 
@@ -337,13 +341,14 @@ class IndexVersions(TableVersions[bytes]):
     itself. Whoever calls anything else here without having called `fold` under the lock sees too little.
     """
 
-    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_later", "_later_frozen", "_stored", "prefix_and_entry")
+    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_later", "_stored", "noted_frozen", "prefix_and_entry")
 
     def __init__(self, table_id: int, horizon: Horizon) -> None:
         super().__init__(table_id, horizon, bytes, bytes)
         self.prefix_and_entry: Callable[[Row, bytes], tuple[bytes, bytes]]
-        self._later: deque[tuple[int, list[tuple[bytes, Row | None, Row | None]]]] = deque()
-        self._later_frozen: deque[tuple[int, list[tuple[bytes, Row | None, Row | None]]]] = deque()
+        self._later: deque[Noted] = deque()
+        #: What a checkpoint makes entries of.
+        self.noted_frozen: deque[Noted] = deque()
         self._by_prefix: dict[bytes, list[bytes]] = {}
         self._by_prefix_frozen: dict[bytes, list[bytes]] = {}
         self._stored: dict[bytes, list[tuple[bytes, bytes]]] = {}
@@ -356,7 +361,7 @@ class IndexVersions(TableVersions[bytes]):
     @property
     def behind(self) -> bool:
         # In this order: `freeze_unmade` moves from the first to the second.
-        return bool(self._later) or bool(self._later_frozen)
+        return bool(self._later) or bool(self.noted_frozen)
 
     @property
     def unmade(self) -> bool:
@@ -376,14 +381,14 @@ class IndexVersions(TableVersions[bytes]):
 
     def _fold_frozen(self) -> None:
         """Somebody looks while a checkpoint makes the entries of inserted rows itself."""
-        while self._later_frozen:
-            ts, changes = self._later_frozen[0]
+        while self.noted_frozen:
+            ts, changes = self.noted_frozen[0]
             for key, _, row in changes:
                 if row is not None:
                     prefix, entry = self.prefix_and_entry(row, key)
                     self._by_prefix_frozen.setdefault(prefix, []).append(entry)
                     self.frozen[entry] = (ts, key, None)
-            self._later_frozen.popleft()
+            self.noted_frozen.popleft()
 
     def _put_entries(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
         both, put_entry = self.prefix_and_entry, self.put_entry
@@ -457,12 +462,12 @@ class IndexVersions(TableVersions[bytes]):
     def freeze_unmade(self) -> None:
         """As `freeze`, of an index of which no entry was made, and which only has entries of new rows."""
         super().freeze()
-        self._later_frozen = self._later
+        self.noted_frozen = self._later
         self._later = deque()
 
     def checkpointed(self, max_key: bytes) -> dict[bytes, Version[bytes]]:
         self._by_prefix_frozen = {}
-        self._later_frozen = deque()
+        self.noted_frozen = deque()
         self._stored = {}
         self.stored_max = max(self.stored_max, max_key)
         # There is no use in keeping what is in the store: see `admit`.

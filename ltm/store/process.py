@@ -1,6 +1,6 @@
 """Large writes of an LMDB store by a process of their own, so that they take no interpreter time from the writers.
 
-    parent  starts `python -m viewtide.ltm.store.process <store> <parent's pid>` for one write
+    parent  starts a Python with its own import paths for one write, with the store's path and its own process id
     frames  length (4, little-endian) | msgpack [kind, ...]: begin, rows and cells as often as needed, commit
     child   makes cells, index entries and checksums, puts them into one synced LMDB transaction, and commits it when
             told so; its one answer is ["done", highest keys] or ["failed", why]
@@ -50,21 +50,24 @@ def interpreter() -> str | None:
     return sys.executable if name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False) else None
 
 
+def command(program: str, store: Path, parent: int) -> list[str]:
+    """Isolated (-I): whatever lies in the current directory is imported only if the parent would import it."""
+    start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
+    return [program, "-I", "-c", start, str(store.resolve()), str(parent)]
+
+
 class ProcessWrite:
     """The parent's side: implements `ports.WriteElsewhere`. `on_end` is called when the child is gone."""
 
     def __init__(self, program: str, store: Path, inherit: tuple[int, ...], on_end: Callable[[], None]) -> None:
-        command = [program, "-m", __name__, str(store.resolve()), str(os.getpid())]
-        paths = os.pathsep.join(path for path in sys.path if path)
         self._on_end = on_end
         self._pack = make_pack()
         try:
             self._child = subprocess.Popen(
-                command,
+                command(program, store, os.getpid()),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": paths},
                 pass_fds=inherit,
                 bufsize=0,
                 # Ctrl-C is for the parent.
@@ -227,7 +230,3 @@ def _read(fd: int, count: int, parent: int) -> bytes:
             raise EOFError
         received += some
     return bytes(received)
-
-
-if __name__ == "__main__":
-    main()

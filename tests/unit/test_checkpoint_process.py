@@ -249,9 +249,8 @@ def test_nothing_is_written_for_a_parent_that_is_gone(db: vt.Database) -> None:
 def test_an_orphan_ends_although_its_pipe_is_open(tmp_path: Path) -> None:
     with vt.connect(tmp_path / "db"):
         pass
-    command = [sys.executable, "-m", process.__name__, str(tmp_path / "db" / "store"), str(os.getpid() + 1)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    orphan = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    command = process.command(sys.executable, tmp_path / "db" / "store", os.getpid() + 1)
+    orphan = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert orphan.stdout is not None and orphan.stdin is not None
     assert orphan.stdout.read() == b""
     assert orphan.wait() == 0
