@@ -9,6 +9,7 @@ One thread at a time calls the writing methods: whoever holds `lock`. Reads need
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -305,10 +306,8 @@ class Ltm:
         while True:
             whole = len(stored) < PAGE_CELLS
             last = stop if whole else max(stored) + b"\0"
-            moved = set(moving)
-            for key in sorted(moved.union(stored)) if moving else list(stored):
-                if key >= last:
-                    break
+            moved = set(moving if whole else moving[: bisect_left(moving, last)])
+            for key in sorted(moved.union(stored)) if moved else list(stored):
                 version = versions.at(key, at)
                 if version is None:
                     cell = stored.get(key)
