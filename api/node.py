@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import secrets
+import time
 import weakref
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from .ltm.ports import CommitLog, Store
 from .ltm.store.memory import MemoryStore
 
 logger = logging.getLogger("viewtide")
+
+#: How long to wait for the lock of a process that was killed, and how often to look.
+ORPHANED_LOCK_S_MAX = 10.0
+ORPHANED_LOCK_LOOK_S = 0.005
 
 #: The open databases of this process.
 _nodes: weakref.WeakSet[Node] = weakref.WeakSet()
@@ -84,19 +89,40 @@ class DirectoryLock:
             self._file = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise OperationalError(f"{directory} cannot be opened: {error.strerror}", hint="check its owner") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
-            raise OperationalError(
-                f"{directory} is open in process {holder}", hint="close it there first; one process per directory"
-            ) from error
+        give_up = time.monotonic() + ORPHANED_LOCK_S_MAX
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
+                if not _is_gone(holder) or time.monotonic() > give_up:
+                    os.close(self._file)
+                    raise OperationalError(
+                        f"{directory} is open in process {holder}",
+                        hint="close it there first; one process per directory",
+                    ) from error
+                time.sleep(ORPHANED_LOCK_LOOK_S)
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
+    @property
+    def descriptor(self) -> int:
+        return self._file
+
     def release(self) -> None:
         os.close(self._file)
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether the process that took the lock was killed: the one that wrote a checkpoint for it just ends, too."""
+    try:
+        os.kill(int(holder), 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, OverflowError, PermissionError):
+        return False
+    return False
 
 
 def open_memory(config: Config) -> Node:
@@ -117,7 +143,7 @@ def open_directory(directory: Path, config: Config) -> Node:
         # Imported here: a database in memory needs no LMDB.
         from .ltm.store.lmdb import LmdbStore
 
-        store = LmdbStore(directory / "store")
+        store = LmdbStore(directory / "store", inherit=(lock.descriptor,))
         try:
             log = SegmentLog(directory / "log", on_report=logger.warning)
         except BaseException:

@@ -301,8 +301,7 @@ class Reads:
         return self._ltm.extreme(values, prefix, self._begin(), last, mine)
 
     def _result(self, columns: Columns, found: Iterable[Values]) -> Result:
-        make = columns.row
-        return Result(columns, [make(values) for values in found], self._begin())
+        return Result(columns, columns.rows(found), self._begin())
 
     # -- views
 
@@ -367,7 +366,9 @@ class ViewReads:
         return None if shown is None else view_columns(self._rows).row(shown[1])
 
     def rows(self) -> Result:
-        return self.scan()
+        reads, rows = self._reads, self._rows
+        reads._check_open()
+        return reads._result(view_columns(rows), self._outputs(*table_range(rows.view.id), None))
 
     def scan(self, start: object = None, stop: object = None, limit: int | None = None) -> Result:
         """The rows of start <= key < stop in key order, each as often as its multiplicity."""
@@ -388,6 +389,10 @@ class ViewReads:
         stored: Iterable[tuple[bytes, Values | None]] = self._reads._view_rows(self._rows, low, high)
         if plan.always:
             stored = list(stored) or [(plan.keys.encode_short(()), None)]
+        if limit is None and plan.is_plain:
+            # A small view that is read again and again: most rows are shown once.
+            times, output = plan.multiplicity, plan.output
+            return [output(state) for _, state in stored if times(state)]
         return list(itertools.islice((row for _, row in self._shown(stored)), limit))
 
     def _shown(self, stored: Iterable[tuple[bytes, Values | None]]) -> Iterator[tuple[bytes, Values]]:

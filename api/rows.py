@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -46,6 +46,19 @@ class Columns:
         if self._converted:
             return Row(self, tuple(to_api(type_, value) for type_, value in zip(self.types, values, strict=True)))
         return Row(self, values)
+
+    def rows(self, found: Iterable[Values]) -> list[Row]:
+        """`row` for each. Written out for plain values: a view is read as a whole again and again."""
+        if self._converted or not self._all:
+            return [self.row(values) for values in found]
+        width, new, set_columns, set_values = len(self.names), Row.__new__, _set_columns, _set_values
+        rows = []
+        for values in found:
+            row = new(Row)
+            set_columns(row, self)
+            set_values(row, values if len(values) == width else values[:width])
+            rows.append(row)
+        return rows
 
 
 class Row(Mapping[str, object]):

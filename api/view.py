@@ -75,7 +75,8 @@ class View:
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
         """The whole view."""
-        return self.scan(at_least=at_least, latest=latest, max_lag=max_lag)
+        with self._reads(at_least, max_lag) as view:
+            return view.rows()
 
     def to_arrow(self) -> ArrowTable:
         return self.rows().to_arrow()

@@ -120,6 +120,8 @@ class ViewPlan:
         self.fallible = kept.kind in ("groups", "set") and (
             bool(kept.having) or any(_may_fail(kept, output.expression) for output in kept.outputs)
         )
+        #: Whether what it shows comes from the stored row alone, once.
+        self.is_plain = not kept.extremes and not kept.weighted
         #: How many extremes `output` and the others take.
         self.extremes = kept.extremes
         self._extreme_keys = [cast(ViewKeyCodec, primary_key_codec(tables[each.table])) for each in kept.extremes]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
@@ -273,7 +272,7 @@ def _shown(engine: Engine, rows: TableRows | ViewRows, key: bytes, at: int) -> R
 def _contribute(engine: Engine, view: ViewRows, contributions: list[Contribution]) -> None:
     ltm = engine.ltm
     versions = view.versions
-    before = ltm.loaded(partial(versions.newest_rows, [item.key for item in contributions]))
+    before = ltm.loaded(versions.newest_rows, [item.key for item in contributions])
     changes = [(item.key, row, view.plan.refresh(row, item)) for item, row in zip(contributions, before, strict=True)]
     # A timestamp of its own: a version may not be written twice, the store may have marked the first for removal.
     versions.put_many(changes, engine.draw_ts())

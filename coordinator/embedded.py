@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 from ..changetables.errors import (
     CommitUnknown,
@@ -154,6 +153,8 @@ class Engine:
         self._batch: list[_Pending] = []
         self._leader = threading.Lock()
         self._failure: BaseException | None = None
+        #: As of the last batch: nothing is overloaded before a checkpoint is due.
+        self._checkpoint_due = True
         self._closing = False
         self._background_wanted = threading.Event()
         self._checkpoint_lock = threading.Lock()
@@ -176,6 +177,11 @@ class Engine:
 
     def commit(self, request: Request) -> int:
         """Commit from a thread; returns commit_ts once it is durable."""
+        own = _Pending(request)
+        if self._leader.acquire(blocking=False):
+            # The common case of one client: who leads never sleeps, and needs nothing to be woken with.
+            self._lead(own, queued=False)
+            return own.outcome()
         pending = _ThreadPending(request)
         self._enqueue(pending)
         if self._leader.acquire(blocking=False):
@@ -215,9 +221,11 @@ class Engine:
         if self._queue and self._leader.acquire(blocking=False):
             self._lead(None)
 
-    def _lead(self, own: _Pending | None) -> None:
+    def _lead(self, own: _Pending | None, queued: bool = True) -> None:
         """Run what is queued. The lead is held on entry; on return it is free or handed on."""
         try:
+            if own is not None and not queued:
+                self._enqueue(own)
             while True:
                 for pending in self._run_batch():
                     if pending is not own:
@@ -233,18 +241,21 @@ class Engine:
 
     def _hand_on(self, own: _Pending | None) -> bool:
         """Let go of the lead; False if it has to be kept: the loop serves its own tasks, or somebody just came."""
+        if not self._queue:
+            self._leader.release()
+            # Who queued up after that look found the lead taken and sleeps.
+            return not self._queue or not self._leader.acquire(blocking=False)
         waiting = list(self._queue)
         heir = next((pending for pending in waiting if pending.can_lead), None)
         if heir is not None:
             heir.leads = True
             heir.wake()
             return True
-        if waiting and own is None:
+        if own is None:
             return False
         self._leader.release()
-        if waiting and waiting[0].call_home(self._lead_if_free):
+        if waiting[0].call_home(self._lead_if_free):
             return True
-        # Who queued up after the last look found the lead taken and sleeps.
         return not self._queue or not self._leader.acquire(blocking=False)
 
     def _abandon(self, error: BaseException, own: _Pending | None) -> None:
@@ -261,7 +272,7 @@ class Engine:
 
     def _run_batch(self) -> list[_Pending]:
         ltm = self.ltm
-        if ltm.overloaded:
+        if self._checkpoint_due and ltm.overloaded:
             self._relieve()
         batch: list[_Pending] = []
         self._batch = batch
@@ -290,8 +301,10 @@ class Engine:
             if pending.request.snapshot is not None:
                 ltm.horizon.unpin(-id(pending))
             pending.decided = True
-            self.commits_count += pending.error is None
-        if ltm.checkpoint_due or ltm.log_wants_spare:
+            if pending.error is None:
+                self.commits_count += 1
+        self._checkpoint_due = ltm.checkpoint_due
+        if self._checkpoint_due or ltm.log_wants_spare:
             self._background_wanted.set()
         return batch
 
@@ -335,7 +348,7 @@ class Engine:
             if not transaction.writes:
                 return self.ltm.horizon.durable_ts
             record = transaction.record(tuple(each.tx_id for each in requests), self.draw_ts())
-            outputs = self.ltm.loaded(partial(self.ltm.participant.commit, record))
+            outputs = self.ltm.loaded(self.ltm.participant.commit, record)
         except Error:
             raise
         except Exception as error:
@@ -366,9 +379,7 @@ class Engine:
         transaction = Transaction(request, tables)
         old = {}
         for name, intents in request.writes.items():
-            versions = tables.by_name[name].versions
-            keys = list(intents)
-            old[name] = ltm.loaded(partial(versions.newest_rows, keys))
+            old[name] = ltm.loaded(tables.by_name[name].versions.newest_rows, list(intents))
         transaction.old_rows(old)
         while transaction.wanted:
             wanted = transaction.wanted
@@ -394,7 +405,7 @@ class Engine:
                     f"a view is being created from {view.view.name!r}", hint="run it again when that is done"
                 )
             record = CommitRecord((), self.draw_ts(), ltm.tables.catalog.version, (), ((view_id, contributions),))
-            outputs = ltm.loaded(partial(ltm.participant.commit, record))
+            outputs = ltm.loaded(ltm.participant.commit, record)
             try:
                 ltm.accept(outputs)
             except DataError:

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from itertools import islice
+from typing import ParamSpec, TypeAlias, TypeVar, cast
 
 from ..changetables.errors import DataError, OperationalError
 from ..changetables.keys import KEY_BYTES_KEPT, SHORTENED_TAIL_BYTES, prefix_stop, table_range, was_shortened
@@ -36,9 +39,9 @@ from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
 from .fair_lock import FairLock
 from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
-from .ports import Cell, CommitLog, Store
-from .tables import TableRows, Tables, ViewRows
-from .versions import ABSENT, Horizon, IndexVersions, NotLoaded, TableVersions, Version
+from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
+from .tables import IndexEntries, TableRows, Tables, ViewRows
+from .versions import ABSENT, Horizon, IndexVersions, Noted, NotLoaded, TableVersions, Version
 
 NEWEST = 2**64 - 1
 
@@ -57,6 +60,10 @@ TRANSACTION_BYTES_MAX = 256 * 2**20
 FLUSH_BYTES = 16 * 2**20
 #: Log bytes after which the next segment is prepared.
 SPARE_LOG_BYTES = 2**20
+#: Changed rows from which on a checkpoint is written by another process: below, its start (0.2 s) is not worth it.
+ELSEWHERE_ROWS_MIN = 20_000
+#: Rows sent to it at once: about 0.5 ms.
+SENT_ROWS = 1_000
 #: Superseded versions removed from the store in one go.
 PRUNE_CELLS = 500
 #: Cells read from the store at once by a scan.
@@ -69,6 +76,7 @@ FAN_OUT_COUNT_MAX = 1_000
 _COMMIT, _CATALOG = 0, 1
 
 T = TypeVar("T")
+P = ParamSpec("P")
 #: Half the time of calling Cell.
 make_cell = partial(tuple.__new__, Cell)
 #: A CommitRecord as the codec gives it back, with its kind in front.
@@ -102,6 +110,7 @@ class Ltm:
         self._dirty_log_bytes = 0
         self._spare_log_bytes = 0
         self._loaded_rows = 0
+        self._elsewhere = True
         self._load_epoch = 0
         #: Counts what changes the keys of the store, and the keys of small tables as of such a count.
         self._store_epoch = 0
@@ -210,11 +219,11 @@ class Ltm:
             self._loaded_rows += len(found)
         self._loaded_rows += len(need.keys)
 
-    def loaded(self, call: Callable[[], T]) -> T:
+    def loaded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Repeat a call on the participant until everything that it needs is in memory."""
         while True:
             try:
-                return call()
+                return call(*args, **kwargs)
             except NotLoaded as need:
                 self.load(need)
 
@@ -224,7 +233,7 @@ class Ltm:
         for table, index, _, _ in look_ups:
             if (index is not None and index < STATES) or index == WHOLE_TABLE or table in computed:
                 return [self._look_up(look_up, own) for look_up in look_ups]
-        return self.loaded(partial(self.participant.look_up, look_ups, own))
+        return self.loaded(self.participant.look_up, look_ups, own)
 
     def _look_up(self, look_up: LookUp, own: OwnRows) -> Sequence[object]:
         mine = own_rows(own, look_up)
@@ -240,9 +249,9 @@ class Ltm:
             assert isinstance(rows, ViewRows), "only a view is kept in order"
             return [self.first_rows(rows, top_count(key), NEWEST, mine) for key in look_up.keys]
         if look_up.index is not None or look_up.table not in self.tables.computed:
-            return self.loaded(partial(self.participant.look_up, [look_up], own))[0]
+            return self.loaded(self.participant.look_up, [look_up], own)[0]
         assert isinstance(rows, ViewRows), "only a view can be computed"
-        states = self.loaded(partial(rows.versions.newest_rows, look_up.keys))
+        states = self.loaded(rows.versions.newest_rows, look_up.keys)
         return [
             mine[key] if key in mine else self.show(rows, state, NEWEST)
             for key, state in zip(look_up.keys, states, strict=True)
@@ -463,26 +472,35 @@ class Ltm:
         return sum(counts) / len(counts) if counts else None
 
     def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
-        """The visible rows of start <= key < stop in key order, in pages. Of an index, `catch_up` comes first."""
+        """The visible rows of start <= key < stop in key order. Of an index, `catch_up` comes first."""
+        # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
+        moving = versions.keys_between(start, stop)
+        stored = self._stored_page(versions, start, stop)
+        if len(moving) + len(stored) < PAGE_CELLS:
+            rows = versions.rows_at(sorted({*moving, *stored}) if stored else moving, at)
+            if rows is not None:
+                return iter(rows)
+        return self._scan_pages(versions, start, stop, at, moving, stored)
+
+    def _scan_pages(
+        self,
+        versions: TableVersions[T],
+        start: bytes,
+        stop: bytes,
+        at: int,
+        moving: list[bytes],
+        stored: dict[bytes, Cell | None],
+    ) -> Iterator[tuple[bytes, T]]:
         while True:
-            # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
-            moving = set(versions.keys_between(start, stop))
-            stored = self._stored_page(versions, start, stop)
             whole = len(stored) < PAGE_CELLS
             last = stop if whole else max(stored) + b"\0"
-            keys = sorted(moving.union(stored)) if moving else list(stored)
-            seen = versions.rows_at(keys, at) if whole and len(keys) < PAGE_CELLS else None
-            if seen is not None:
-                yield from [item for item in seen if item[1] is not None]  # type: ignore[misc]  # None was left out
-                return
-            for key in keys:
-                if key >= last:
-                    break
+            moved = set(moving if whole else moving[: bisect_left(moving, last)])
+            for key in sorted(moved.union(stored)) if moved else list(stored):
                 version = versions.at(key, at)
                 if version is None:
                     cell = stored.get(key)
                     # A key that was in memory a moment ago may have a newer version in the store than the page shows.
-                    if cell is None or key in moving or cell.commit_ts > at:
+                    if cell is None or key in moved or cell.commit_ts > at:
                         row = self._read_stored(versions, key, at)
                     else:
                         row = _version(versions, cell)[1]
@@ -493,6 +511,8 @@ class Ltm:
             if whole:
                 return
             start = last
+            moving = versions.keys_between(start, stop)
+            stored = self._stored_page(versions, start, stop)
 
     def _stored_page(self, versions: TableVersions[T], start: bytes, stop: bytes) -> dict[bytes, Cell | None]:
         """Up to PAGE_CELLS keys of the range that the store has, with their newest version or None: to be read."""
@@ -539,8 +559,9 @@ class Ltm:
 
     def checkpoint(self) -> None:
         """Write all that is dirty to the store and trim the log. Called by one thread, without the lock."""
-        for _, entries in self.tables.indexes.values():
-            while entries.versions.behind:
+        elsewhere = self._elsewhere and self._dirty_rows >= ELSEWHERE_ROWS_MIN
+        for rows, entries in self.tables.indexes.values():
+            while entries.versions.behind and not (elsewhere and _made_elsewhere(rows, entries)):
                 with self.lock:
                     entries.versions.fold(max(FOLD_ROWS, self.slice_cells()))
         with self.lock:
@@ -550,28 +571,69 @@ class Ltm:
             tables = self.tables
             self._dirty_rows = self._dirty_log_bytes = self._slice_rows = 0
             frozen = list(tables.versions.values())
-            for versions in frozen:
-                versions.freeze()
+            unmade = self._freeze(tables, elsewhere)
             oldest = self.horizon.oldest()
         self._prune(oldest)
-        writing = _Writing(self, frozen, frozen_ts, oldest)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
             "position": pack((lsn, frozen_ts)),
         }
-        try:
-            self._store.write(writing, writing.notes, meta, writing.between, writing.removed)
-        finally:
-            writing.close()
+        max_keys = self._write_elsewhere(frozen, unmade, oldest, meta) if elsewhere else None
+        if max_keys is None:
+            writing = _Writing(self, frozen, frozen_ts <= oldest, oldest)
+            try:
+                self._store.write(writing, writing.notes, meta, writing.between, writing.removed)
+            finally:
+                writing.close()
+            max_keys = writing.max_keys
         with self.lock:
             self._load_epoch += 1
             self._store_epoch += 1
             self.stored_ts = frozen_ts
             self._stored_lsn = lsn
-            forgotten = [versions.checkpointed(writing.max_keys.get(versions.table_id, b"")) for versions in frozen]
-        _free(forgotten)
+            noted = [entries.versions.noted_frozen for _, entries in tables.indexes.values()]
+            forgotten = [versions.checkpointed(max_keys.get(versions.table_id, b"")) for versions in frozen]
+        _free(forgotten, noted)
         self._log.trim(lsn + 1)
         self._drop_cells(tables.catalog.dropped)
+
+    def _freeze(self, tables: Tables, elsewhere: bool) -> dict[int, list[int]]:
+        """Freeze all. Returns, by table, the indexes whose entries are made from its rows where they are written."""
+        unmade: dict[int, list[int]] = {}
+        for rows, entries in tables.indexes.values():
+            if elsewhere and _made_elsewhere(rows, entries):
+                entries.versions.freeze_unmade()
+                unmade.setdefault(rows.table.id, []).append(entries.index.id)
+            else:
+                entries.versions.freeze()
+        for versions in tables.versions.values():
+            if versions.table_id not in tables.indexes:
+                versions.freeze()
+        return unmade
+
+    def _write_elsewhere(
+        self,
+        frozen: list[TableVersions],  # type: ignore[type-arg]
+        unmade: dict[int, list[int]],
+        oldest: int,
+        meta: dict[str, bytes],
+    ) -> dict[int, bytes] | None:
+        """Have another process write the checkpoint; returns the highest keys, or None: it has to be written here."""
+        writing = _Writing(self, frozen, False, oldest)
+        try:
+            process = self._store.write_elsewhere()
+            if process is not None:
+                with process:
+                    process.begin(meta["catalog"])
+                    writing.send(process, unmade)
+                    return {**writing.max_keys, **process.commit(writing.notes, writing.removed, meta)}
+        except ElsewhereFailed as error:
+            self._report(f"a process that was to write a checkpoint failed: {error}; it is written here instead")
+        self._elsewhere = False
+        for table_id in (index for indexes in unmade.values() for index in indexes):
+            with self.lock:
+                cast(IndexVersions, self.tables.versions[table_id]).fold()
+        return None
 
     def slice_cells(self) -> int:
         """How many cells the checkpoint may write now, while writers wait."""
@@ -644,7 +706,7 @@ class Ltm:
         else:
             record = _record(item)
             ts = record.commit_ts
-            for apply in self.loaded(lambda: self.participant.commit(record)).apply:
+            for apply in self.loaded(self.participant.commit, record).apply:
                 apply()
             self._dirty_rows += record.rows_count
             self.replayed_count += 1
@@ -663,12 +725,12 @@ class _Writing:
     for. Nobody reads below `oldest`.
     """
 
-    def __init__(self, ltm: Ltm, frozen: list[TableVersions], frozen_ts: int, oldest: int) -> None:  # type: ignore[type-arg]
+    def __init__(self, ltm: Ltm, frozen: list[TableVersions], unread: bool, oldest: int) -> None:  # type: ignore[type-arg]
         self._ltm = ltm
         self._frozen = frozen
         self._oldest = oldest
         #: Whether nobody reads below anything that is written here.
-        self._unread = frozen_ts <= oldest
+        self._unread = unread
         #: (superseding commit_ts, key, superseded commit_ts), complete when all cells were given; so is `removed`.
         self.notes: list[tuple[int, bytes, int]] = []
         self.removed: list[tuple[bytes, int]] = []
@@ -680,10 +742,28 @@ class _Writing:
             first = 0
             while first < len(keys):
                 self._ltm.lock.acquire()
-                slice_keys = sorted(keys[first : first + self._ltm.slice_cells()])
+                slice_keys = keys[first : first + self._ltm.slice_cells()]
                 first += len(slice_keys)
-                self.max_keys[versions.table_id] = max(self.max_keys.get(versions.table_id, b""), slice_keys[-1])
-                yield self._cells(versions, slice_keys)
+                yield self._slice(versions, slice_keys)
+
+    def send(self, process: WriteElsewhere, unmade: dict[int, list[int]]) -> None:
+        """All to another process, without the lock: nothing here waits for the store."""
+        made_there = {index for indexes in unmade.values() for index in indexes}
+        for versions in self._frozen:
+            indexes = unmade.get(versions.table_id, [])
+            if versions.frozen_first_only and not isinstance(versions, IndexVersions):
+                rows = iter(versions.frozen.items())
+                while some := list(islice(rows, SENT_ROWS)):
+                    process.rows(versions.table_id, indexes, some)
+            elif versions.table_id not in made_there:
+                keys = list(versions.frozen)
+                for first in range(0, len(keys), SENT_ROWS):
+                    process.cells(self._slice(versions, keys[first : first + SENT_ROWS]))
+
+    def _slice(self, versions: TableVersions[T], keys: list[bytes]) -> list[Cell]:
+        keys.sort()
+        self.max_keys[versions.table_id] = max(self.max_keys.get(versions.table_id, b""), keys[-1])
+        return self._cells(versions, keys)
 
     def between(self) -> None:
         self.close()
@@ -755,11 +835,20 @@ def _in_whole_order(stored: Iterator[tuple[bytes, Row]], plan: ViewPlan) -> Iter
         yield from alike
 
 
-def _free(forgotten: list[dict[bytes, Version[T]]]) -> None:
+def _made_elsewhere(rows: TableRows | ViewRows, entries: IndexEntries) -> bool:
+    """Whether all new entries of an index follow from the newest rows: nobody looked, and rows were only inserted.
+    Those of a view follow from what it shows, which only its plan knows."""
+    return isinstance(rows, TableRows) and rows.versions.first_only and entries.versions.unmade
+
+
+def _free(forgotten: list[dict[bytes, Version[T]]], noted: list[deque[Noted]]) -> None:
     """Free row by row: to free a whole dict at once would keep the interpreter from every other thread meanwhile."""
     for rows in forgotten:
         while rows:
             rows.popitem()
+    for changes in noted:
+        while changes:
+            changes.popleft()
 
 
 def _version(versions: TableVersions[T], cell: Cell | None) -> tuple[int, T | None, None]:

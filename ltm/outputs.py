@@ -28,7 +28,12 @@ class CommitRecord(NamedTuple):
 
     @property
     def rows_count(self) -> int:
-        return sum(len(writes) for _, writes in self.writes) + sum(len(rows) for _, rows in self.contributions)
+        count = 0
+        for _, writes in self.writes:
+            count += len(writes)
+        for _, rows in self.contributions:
+            count += len(rows)
+        return count
 
 
 class Acknowledge(NamedTuple):

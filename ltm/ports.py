@@ -7,7 +7,9 @@ device: the node stops, because what is on disk is no longer known to be what wa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
+
+from ..changetables.types import Row
 
 #: The longest key that every store takes. LMDB allows 511 bytes, of which two timestamps take 16.
 KEY_BYTES_MAX = 495
@@ -19,6 +21,38 @@ class Cell(NamedTuple):
     key: bytes
     commit_ts: int
     value: bytes | None
+
+
+#: A row that has no older version, as it is in memory: (key, (commit_ts, row, None)). One without a row is passed over.
+FirstVersion: TypeAlias = tuple[bytes, tuple[int, Row | None, object]]
+
+
+class ElsewhereFailed(Exception):
+    """The process that was to write did not. It is gone."""
+
+
+class WriteElsewhere(Protocol):
+    """A large write that another process makes. A context manager: what was not committed by its end leaves no trace.
+
+    Every call may raise `ElsewhereFailed`: the caller then writes the same again by `Store.write`, which is the same
+    whether the other process had come to its end or not.
+    """
+
+    def __enter__(self) -> WriteElsewhere: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    def begin(self, catalog: bytes) -> None:
+        """First of all: the packed catalog that tells how index entries are made."""
+
+    def rows(self, table_id: int, indexes: Sequence[int], rows: Sequence[FirstVersion]) -> None:
+        """Rows of a table or view and, made from them, the entries of some indexes of it."""
+
+    def cells(self, batch: Sequence[Cell]) -> None: ...
+
+    def commit(
+        self, superseded: Sequence[tuple[int, bytes, int]], removed: Sequence[tuple[bytes, int]], meta: dict[str, bytes]
+    ) -> dict[int, bytes]:
+        """As `Store.write`. Returns the highest key that `rows` wrote of each table, view and index."""
 
 
 class Store(Protocol):
@@ -60,6 +94,9 @@ class Store(Protocol):
         batch. `between` is called after each batch, and now and then while the rest is written (the caller yields the
         processor there). If an iterable or `between` raises, nothing was written.
         """
+
+    def write_elsewhere(self) -> WriteElsewhere | None:
+        """Begin a `write` that takes no interpreter time here; None if there is no such way."""
 
     def prune(self, horizon: int, limit: int) -> int:
         """Delete at most `limit` superseded versions whose superseding commit_ts <= horizon, lowest first.

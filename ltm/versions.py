@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..changetables.types import Row
@@ -91,7 +91,9 @@ class TableVersions(Generic[R]):
         "decode",
         "dirty",
         "encode",
+        "first_only",
         "frozen",
+        "frozen_first_only",
         "frozen_replaced",
         "horizon",
         "old",
@@ -116,6 +118,9 @@ class TableVersions(Generic[R]):
         #: the commit_ts of that; 0: only the store knows it.
         self.replaced: dict[bytes, int] = {}
         self.frozen_replaced: dict[bytes, int] = {}
+        #: Whether all versions of the dirty layer are the first of their row: nothing but inserts.
+        self.first_only = True
+        self.frozen_first_only = True
         #: No key above it is in the store: new keys, the common insert, need no look-up there.
         self.stored_max = b""
         self.changed_ts = 0
@@ -141,9 +146,14 @@ class TableVersions(Generic[R]):
 
     def newest_rows(self, keys: list[bytes]) -> list[R | None]:
         """The newest row of each key, None where there is none; all must be in memory. Written out: it runs for every
-        written and every looked-up row of every transaction."""
-        if self.surely_absent(keys):
+        written and every looked-up row of every transaction, mostly with all keys in one layer or in none."""
+        if not keys or (keys[0] > self.stored_max and self.surely_absent(keys)):
             return [None] * len(keys)
+        found = list(map(self.dirty.get, keys))
+        if not self.frozen and not any(found):
+            found = list(map(self.young.get, keys))
+        if all(found):
+            return [version[1] for version in found if version]
         in_dirty, in_frozen, in_young = self.dirty.get, self.frozen.get, self.young.get
         stored_max = self.stored_max
         rows: list[R | None] = []
@@ -181,9 +191,9 @@ class TableVersions(Generic[R]):
                 version = version[2]
         return ABSENT if key > self.stored_max else None
 
-    def rows_at(self, keys: Iterable[bytes], ts: int) -> list[tuple[bytes, R | None]] | None:
-        """What a reader at `ts` sees of these keys, None where there is no row; None for all if one is not in memory.
-        Written out: small views are read as a whole again and again."""
+    def rows_at(self, keys: Iterable[bytes], ts: int) -> list[tuple[bytes, R]] | None:
+        """The rows that a reader at `ts` sees under these keys; None if one of them is not in memory. Written out:
+        small views are read as a whole again and again."""
         in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
         rows = []
         for key in keys:
@@ -193,7 +203,9 @@ class TableVersions(Generic[R]):
                 version = self.at(key, ts)
                 if version is None:
                     return None
-            rows.append((key, version[1]))
+            row = version[1]
+            if row is not None:
+                rows.append((key, row))
         return rows
 
     def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
@@ -223,6 +235,7 @@ class TableVersions(Generic[R]):
     def put(self, key: bytes, ts: int, row: R | None, replaces: bool) -> None:
         """A new version; `replaces`: there is an older one, in whatever layer or in the store."""
         head = self.dirty.get(key)
+        self.first_only = False
         if head is None:
             self.dirty[key] = (ts, row, None)
             if replaces:
@@ -231,25 +244,32 @@ class TableVersions(Generic[R]):
             self.dirty[key] = (ts, row, self._kept(head))
         self.changed_ts = ts
 
-    def put_many(self, changes: Iterable[tuple[bytes, R | None, R | None]], ts: int) -> None:
+    def put_many(self, changes: Sequence[tuple[bytes, R | None, R | None]], ts: int) -> None:
         """`put` for each (key, old row, new row)."""
-        dirty = self.dirty
+        dirty, kept = self.dirty, self._kept
+        rows_count = len(dirty) + len(changes)
         for key, old, new in changes:
-            if old is None and key not in dirty:
+            head = dirty.get(key)
+            if head is not None:
+                dirty[key] = (ts, new, kept(head))
+            elif old is None:
                 dirty[key] = (ts, new, None)
             else:
-                self.put(key, ts, new, old is not None)
+                self.put(key, ts, new, replaces=True)
+        if len(dirty) != rows_count:
+            self.first_only = False
         self.changed_ts = ts
 
     def _kept(self, head: Version[R]) -> Version[R] | None:
         """What stays of the chain below a new version: what readers, now or later, can still see."""
-        if head[0] > self.horizon.sealed_ts:
+        ts, row, older = head
+        horizon = self.horizon
+        if ts > horizon.sealed_ts:
             # Not yet in any flush: it becomes durable together with the new version, nobody ever reads between them.
-            return head[2]
-        older = head[2]
-        if older is None or (self.horizon.pins and self.horizon.pinned_between(older[0], head[0])):
+            return older
+        if older is None or (horizon.pins and horizon.pinned_between(older[0], ts)):
             return head
-        return (head[0], head[1], older[2])
+        return (ts, row, older[2])
 
     def admit(self, key: bytes, version: Version[R]) -> None:
         """Keep a version that was loaded from the store: the newest one there, or ABSENT."""
@@ -260,6 +280,8 @@ class TableVersions(Generic[R]):
     def freeze(self) -> None:
         """The dirty layer is handed to a checkpoint. The frozen one must be empty: one checkpoint at a time."""
         self.frozen_replaced = self.replaced
+        self.frozen_first_only = self.first_only
+        self.first_only = True
         self._frozen_keys = self._dirty_keys
         self.frozen = self.dirty
         self.dirty = {}
@@ -307,20 +329,26 @@ def _in_order(known: _Keys, rows: dict[bytes, tuple]) -> _Keys:  # type: ignore[
     return _Keys(rows, len(keys), ordered)
 
 
+#: Rows that changed at a commit_ts: (key, old row, new row).
+Noted: TypeAlias = tuple[int, list[tuple[bytes, Row | None, Row | None]]]
+
+
 class IndexVersions(TableVersions[bytes]):
     """The entries of an index: row = the primary key. Look-ups go by prefix, so entries are also kept by prefix.
 
     Entries follow from the rows, and most are never looked up while they are new. So a commit only notes the changed
-    rows (`later`); their entries are made (`fold`) before anybody looks, and before a checkpoint. Whoever calls
-    anything else here without having called `fold` under the lock sees too little.
+    rows (`later`); their entries are made (`fold`) before anybody looks, and before a checkpoint, unless it makes them
+    itself. Whoever calls anything else here without having called `fold` under the lock sees too little.
     """
 
-    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_later", "_stored", "prefix_and_entry")
+    __slots__ = ("_by_prefix", "_by_prefix_frozen", "_later", "_stored", "noted_frozen", "prefix_and_entry")
 
     def __init__(self, table_id: int, horizon: Horizon) -> None:
         super().__init__(table_id, horizon, bytes, bytes)
         self.prefix_and_entry: Callable[[Row, bytes], tuple[bytes, bytes]]
-        self._later: deque[tuple[int, list[tuple[bytes, Row | None, Row | None]]]] = deque()
+        self._later: deque[Noted] = deque()
+        #: What a checkpoint makes entries of.
+        self.noted_frozen: deque[Noted] = deque()
         self._by_prefix: dict[bytes, list[bytes]] = {}
         self._by_prefix_frozen: dict[bytes, list[bytes]] = {}
         self._stored: dict[bytes, list[tuple[bytes, bytes]]] = {}
@@ -332,10 +360,17 @@ class IndexVersions(TableVersions[bytes]):
 
     @property
     def behind(self) -> bool:
-        return bool(self._later)
+        # In this order: `freeze_unmade` moves from the first to the second.
+        return bool(self._later) or bool(self.noted_frozen)
+
+    @property
+    def unmade(self) -> bool:
+        """Whether nobody looked since the last checkpoint: no entry of the dirty layer was made."""
+        return not self.dirty
 
     def fold(self, rows_max: int | None = None) -> None:
         """Make the entries of changed rows, of all or of about `rows_max`. The caller holds the lock."""
+        self._fold_frozen()
         rows_count = 0
         while self._later and (rows_max is None or rows_count < rows_max):
             ts, changes = self._later[0]
@@ -343,6 +378,17 @@ class IndexVersions(TableVersions[bytes]):
             self._put_entries(changes, ts)
             # Only now: a reader that finds nothing left to fold must find the entries.
             self._later.popleft()
+
+    def _fold_frozen(self) -> None:
+        """Somebody looks while a checkpoint makes the entries of inserted rows itself."""
+        while self.noted_frozen:
+            ts, changes = self.noted_frozen[0]
+            for key, _, row in changes:
+                if row is not None:
+                    prefix, entry = self.prefix_and_entry(row, key)
+                    self._by_prefix_frozen.setdefault(prefix, []).append(entry)
+                    self.frozen[entry] = (ts, key, None)
+            self.noted_frozen.popleft()
 
     def _put_entries(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
         both, put_entry = self.prefix_and_entry, self.put_entry
@@ -387,7 +433,7 @@ class IndexVersions(TableVersions[bytes]):
 
     def primary_keys(self, prefix: bytes) -> list[bytes]:
         """The primary keys of the newest rows under `prefix`, in key order."""
-        if self._later:
+        if self.behind:
             self.fold()
         found: dict[bytes, bytes | None] = {}
         self.must_load((prefix,))
@@ -413,8 +459,15 @@ class IndexVersions(TableVersions[bytes]):
         self._by_prefix_frozen = self._by_prefix
         self._by_prefix = {}
 
+    def freeze_unmade(self) -> None:
+        """As `freeze`, of an index of which no entry was made, and which only has entries of new rows."""
+        super().freeze()
+        self.noted_frozen = self._later
+        self._later = deque()
+
     def checkpointed(self, max_key: bytes) -> dict[bytes, Version[bytes]]:
         self._by_prefix_frozen = {}
+        self.noted_frozen = deque()
         self._stored = {}
         self.stored_max = max(self.stored_max, max_key)
         # There is no use in keeping what is in the store: see `admit`.

@@ -116,7 +116,7 @@ class Vector:
         if self._values is None:
             if self._make is not None:
                 self._values = self._make()
-            elif self._base is not None and self._base._prefers_values(len(self._places)):
+            elif self._base is not None and self._base._prefers_values(len(self)):
                 self._values = list(map(self._base.values.__getitem__, plain_list(self._places)))
             else:
                 self._values = engine_values(self.array, self.type)
@@ -138,7 +138,7 @@ class Vector:
     def codes(self) -> tuple[pa.Array, Sequence[Value]]:
         """A number for each row (int64, no NULL), and the value that each number stands for. Equal values have equal
         numbers, but for floats and NULL columns; some numbers may be of no row."""
-        if self._base is not None and len(self._base) <= len(self._places):
+        if self._base is not None and len(self._base) <= len(self):
             codes, values = self._base.codes()
             return codes.take(self._places), values
         try:

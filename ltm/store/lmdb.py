@@ -26,13 +26,16 @@ from operator import itemgetter
 from pathlib import Path
 from shutil import disk_usage
 from struct import Struct
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
 import lmdb
 
 from ...changetables.errors import Error, InterfaceError, InternalError, OperationalError
 from ..ports import KEY_BYTES_MAX, Cell
+
+if TYPE_CHECKING:
+    from .process import ProcessWrite
 
 FORMAT = b"viewtide store 1"
 FORMAT_NAME = "\0format"
@@ -80,15 +83,56 @@ class _Reader(NamedTuple):
     cells: lmdb.Cursor[bytes]
 
 
+class OpenWrite:
+    """What is put into one write transaction."""
+
+    def __init__(
+        self,
+        transaction: lmdb.Transaction[bytes],
+        cells: lmdb._Database,
+        notes: lmdb._Database,
+        meta: lmdb._Database,
+    ) -> None:
+        self._transaction = transaction
+        self._cells, self._notes, self._meta = cells, notes, meta
+        self._cursor = transaction.cursor(cells)
+
+    def cells(self, batch: Sequence[tuple[bytes, int, bytes | None]]) -> None:
+        self._cursor.putmulti(_encode_cells(batch))
+
+    def rest(
+        self,
+        superseded: Iterable[tuple[int, bytes, int]],
+        removed: Iterable[tuple[bytes, int]],
+        meta: dict[str, bytes],
+        between: Callable[[], None],
+    ) -> None:
+        """What comes after all cells."""
+        transaction = self._transaction
+        notes = transaction.cursor(self._notes)
+        for some in _split(superseded, NOTES_PER_BATCH):
+            notes.putmulti(_encode_notes(some))
+            between()
+        for gone in _split(removed, NOTES_PER_BATCH):
+            for key, commit_ts in gone:
+                transaction.delete(key + _pack(_TS_MAX - commit_ts), db=self._cells)
+            between()
+        for name, value in meta.items():
+            transaction.put(name.encode(), _seal(name.encode(), value), db=self._meta)
+
+
 class LmdbStore:
     """Implements `ports.Store` in the directory `path`, which it creates if it is missing.
 
     Reads share a pool of read transactions. A finished write starts a new generation and empties the pool: a read that
     begins later cannot get an older transaction, and no idle one keeps LMDB from using freed pages again.
+
+    `inherit` are files that a process which writes for this one keeps open: the lock of the directory.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, inherit: tuple[int, ...] = ()) -> None:
         self._file = path / "data.mdb"
+        self._inherit = inherit
         self._closed = False
         self._generation = 0
         self._idle: deque[_Reader] = deque()
@@ -156,26 +200,34 @@ class LmdbStore:
         between: Callable[[], None],
         removed: Iterable[tuple[bytes, int]] = (),
     ) -> None:
+        with self.writing() as write:
+            for batch in batches:
+                write.cells(batch)
+                between()
+            write.rest(superseded, removed, meta, between)
+
+    @contextmanager
+    def writing(self) -> Iterator[OpenWrite]:
+        """One synced transaction, which ends with the block; an exception in it leaves no trace."""
         try:
             with self._environment.begin(write=True) as transaction:
-                cells = transaction.cursor(self._cells)
-                for batch in batches:
-                    cells.putmulti(_encode_cells(batch))
-                    between()
-                notes = transaction.cursor(self._notes)
-                for some in _split(superseded, NOTES_PER_BATCH):
-                    notes.putmulti(_encode_notes(some))
-                    between()
-                for gone in _split(removed, NOTES_PER_BATCH):
-                    for key, commit_ts in gone:
-                        transaction.delete(key + _pack(_TS_MAX - commit_ts), db=self._cells)
-                    between()
-                for name, value in meta.items():
-                    transaction.put(name.encode(), _seal(name.encode(), value), db=self._meta)
+                yield OpenWrite(transaction, self._cells, self._notes, self._meta)
         except lmdb.Error as error:
             raise self._failure(error) from error
         finally:
             self._start_generation()
+
+    def write_elsewhere(self) -> ProcessWrite | None:
+        # Imported here: most databases never have so much to write.
+        from .process import ProcessWrite, interpreter
+
+        program = interpreter()
+        return None if program is None else ProcessWrite(program, self._file.parent, self._inherit, self._written)
+
+    def _written(self) -> None:
+        """Another process wrote, or tried to and died: then LMDB still has its reader in the lock file."""
+        self._environment.reader_check()
+        self._start_generation()
 
     def prune(self, horizon: int, limit: int) -> int:
         due = self._due_notes(horizon, limit)
@@ -449,7 +501,7 @@ def _seal(lmdb_key: bytes, body: bytes) -> bytes:
     return body + _pack_crc(crc32(body, crc32(lmdb_key)))
 
 
-def _encode_cells(batch: Sequence[Cell]) -> list[tuple[bytes, bytes]]:
+def _encode_cells(batch: Sequence[tuple[bytes, int, bytes | None]]) -> list[tuple[bytes, bytes]]:
     """In key order: LMDB stays on a page while it can. The sort is stable, so that the last of equal cells wins.
 
     Written out: a checkpoint spends a third of its time here.

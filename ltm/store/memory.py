@@ -84,6 +84,9 @@ class MemoryStore:
                     heappush(self._note_heap, note)
             self._meta.update(meta)
 
+    def write_elsewhere(self) -> None:
+        return None
+
     def prune(self, horizon: int, limit: int) -> int:
         settled = 0
         with self._lock:

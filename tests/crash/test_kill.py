@@ -123,6 +123,16 @@ def test_kill_during_checkpoints(zygote: Zygote, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+def test_kill_while_another_process_writes_the_checkpoint(zygote: Zygote, tmp_path: Path) -> None:
+    """It writes nothing after its parent is gone, or all of the checkpoint, and the next writer waits for its end."""
+    victim = Victim(zygote, tmp_path / "db")
+    for _ in cycles(30):
+        victim.cycle("elsewhere", {"ack", "checkpointing"}, (1, 500))
+    assert victim.seen["checkpointing"] == victim.seen["ended"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_kill_while_opening(zygote: Zygote, tmp_path: Path) -> None:
     """Also the very first time, when the directory is being made; every other writer leaves something to recover."""
     victim = Victim(zygote, tmp_path / "db")

@@ -22,6 +22,7 @@ from collections import Counter
 from typing import cast
 
 import viewtide as vt
+from viewtide.ltm import driver
 
 WORKERS = 3
 ROWS_PER_TRANSACTION = 4
@@ -157,6 +158,8 @@ def work(db: vt.Database, worker: int, number: int) -> None:
 
 def run(path: str, mode: str, acknowledged: list[int]) -> None:
     report("opening")
+    if mode == "elsewhere":
+        driver.ELSEWHERE_ROWS_MIN = 0
     db = vt.connect(path, cache_rows=CACHE_ROWS)
     set_up(db)
     last = check(db, acknowledged)
@@ -166,7 +169,7 @@ def run(path: str, mode: str, acknowledged: list[int]) -> None:
     for worker, number in enumerate(last):
         threading.Thread(target=work, args=(db, worker, number), daemon=True).start()
     while True:
-        if mode == "checkpoint":
+        if mode in ("checkpoint", "elsewhere"):
             report("checkpointing")
             db._engine.checkpoint()
         elif mode == "view":

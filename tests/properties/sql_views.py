@@ -63,6 +63,7 @@ NULL_SHARE = 0.15
 ROWS_MAX = 9
 STEPS = (4, 7)
 RISKY_SHARE = 0.08
+KEYLESS_SHARE = 0.1
 
 #: With these a join can turn out to have no equality, for example with a column that is a constant; the engine may refuse
 #: the view for that reason. Without them it must not.
@@ -95,7 +96,9 @@ class Table:
 
     def create(self) -> str:
         parts = [f"{column.name} {column.type}{'' if column.nullable else ' NOT NULL'}" for column in self.columns]
-        return f"CREATE TABLE {self.name} ({', '.join(parts)}, PRIMARY KEY ({', '.join(self.key)}))"
+        if self.key:
+            parts.append(f"PRIMARY KEY ({', '.join(self.key)})")
+        return f"CREATE TABLE {self.name} ({', '.join(parts)})"
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -113,7 +116,8 @@ class View:
     features: tuple[str, ...] = ()
 
 
-#: ("insert", table, rows), ("update", table, key, {column: value}) or ("delete", table, key); values are texts.
+#: ("insert", table, rows), ("update", table, key, {column: value}), ("delete", table, key) or ("sql", table, statement);
+#: values are texts.
 Write = tuple[object, ...]
 TextRow = tuple["str | None", ...]
 
@@ -235,6 +239,8 @@ def _table(rng: Random, name: str) -> Table:
             columns.append(Column(column, kind, rng.choice(TYPES[kind]), rng.random() < 0.75))
     if rng.random() < 0.2:
         rng.shuffle(columns)
+    if rng.random() < KEYLESS_SHARE:
+        key = []
     return Table(name, tuple(columns), tuple(key))
 
 
@@ -264,6 +270,8 @@ class _History:
         rng, table = self.rng, self.rng.choice(self.tables)
         rows = list(self.keys[table.name].values())
         choice = rng.random()
+        if not table.key or rng.random() < 0.05:
+            return self.insert(table, rng.choice((1, 1, 2, 3))) if choice < 0.4 else [self.statement(table)]
         if not rows or choice < 0.35:
             return self.insert(table, rng.choice((1, 1, 2, 3)))
         row = rng.choice(rows)
@@ -277,11 +285,21 @@ class _History:
             again = (*again[:place], row[place], *again[place + 1 :])
         return [*self.delete(table, row), *self.insert(table, 1, again)]
 
+    def statement(self, table: Table) -> Write:
+        """A statement that leaves primary keys alone, for both sides. Of a table without one it is the only way."""
+        rng = self.rng
+        where = f"WHERE {rng.choice(('id', 'ref'))} = {rng.choice(VALUES[INT])}"
+        if not table.key and rng.random() < 0.5:
+            return ("sql", table.name, f"DELETE FROM {table.name} {where}")
+        return ("sql", table.name, f"UPDATE {table.name} SET ref = {rng.choice(('ref + 1', '2', 'id'))} {where}")
+
     def insert(self, table: Table, count: int, row: TextRow | None = None) -> list[Write]:
         made = []
         for _ in range(count):
             new = self.row(table) if row is None else row
-            if self.key(table, new) not in self.keys[table.name]:
+            if not table.key:
+                made.append(new)
+            elif self.key(table, new) not in self.keys[table.name]:
                 self.keys[table.name][self.key(table, new)] = new
                 made.append(new)
         return [("insert", table.name, tuple(made))] if made else []
@@ -572,7 +590,7 @@ class ViewMaker:
         """A column that GROUP BY need not name, because it names the primary key of its table."""
         grouped = {key.ref for key in keys}
         for alias, table in source.bases:
-            if all(f"{alias}.{name}" in grouped for name in table.key) and self.chance(0.5):
+            if table.key and all(f"{alias}.{name}" in grouped for name in table.key) and self.chance(0.5):
                 self.uses("column determined by the key")
                 column = self.rng.choice(table.columns)
                 return [Col(f"{alias}.{column.name}", column.kind)]
@@ -752,6 +770,8 @@ class ViewMaker:
             name, made = self.rng.choice(self.ctes)
             return self.named(f"{name} AS {alias}", alias, made.names, made.kinds)
         table = self.rng.choice(self.tables)
+        if not table.key:
+            self.uses("table without key")
         names = tuple(column.name for column in table.columns)
         item = self.named(f"{table.name} AS {alias}", alias, names, tuple(column.kind for column in table.columns))
         return From(item.sql, item.columns, item.shown, ((alias, table),))

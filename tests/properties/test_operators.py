@@ -7,13 +7,16 @@ in `QUERIES` name each operator, so that a failure can be read.
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+import viewtide as vt
 from tests.propagation import Folded, Memory
 from tests.properties.relations import VALUES, Database, Maker, databases, relations, row_of
 from viewtide.changetables.algebra import Field, Relation, Scan
@@ -26,6 +29,7 @@ from viewtide.changetables.recompute import same_bag
 from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.sql import parse_view
 from viewtide.changetables.types import BOOL, DECIMAL, INT, STR, Row, Value
+from viewtide.reads import ViewReads
 
 # --- named operators ---
 
@@ -407,6 +411,72 @@ def run_history(rng: Random, memory: Memory, sql: str, views: dict[str, str]) ->
         # Nothing stays behind, in hidden views neither.
         assert {name: states for name, states in memory.stored.items() if states} == {}
     return shown
+
+
+# --- the same on disk ---
+
+#: Views that live together in one database.
+TOGETHER = 34
+TRANSACTIONS_ON_DISK = 8
+
+
+def store_and_forget(db: vt.Database) -> None:
+    """Everything to the store, nothing in memory: what is looked up next comes from disk."""
+    engine = db._engine
+    engine.checkpoint()
+    with engine.ltm.lock:
+        for versions in engine.ltm.tables.versions.values():
+            versions.age()
+            versions.age()
+
+
+def write_on_disk(rng: Random, tx: vt.Transaction) -> None:
+    for table in rng.sample(TABLES, rng.choice((1, 2, 4))):
+        for _ in range(rng.choice((1, 2, 4))):
+            row = random_row(rng, table, 0.15)
+            visible = {table.columns[place].name: row[place] for place in table.visible()}
+            deletes = rng.random() < 0.35
+            if table.name == "n":
+                x, y = visible.values()
+                if deletes:
+                    tx.sql("DELETE FROM n WHERE x = ? OR y = ?", (x, y))
+                else:
+                    tx.sql("INSERT INTO n VALUES (?, ?), (?, ?)", (x, y, x, y))
+            elif deletes:
+                tx.delete(table.name, tuple(row[place] for place in table.key))
+            else:
+                tx.upsert(table.name, visible)
+
+
+def rows_shown(view: vt.View | ViewReads) -> list[str]:
+    return sorted(repr(tuple(row.values())) for row in view.rows())
+
+
+@pytest.mark.parametrize("first", range(0, len(QUERIES), TOGETHER))
+def test_views_on_disk_are_recomputed_views_and_a_transaction_sees_its_own_writes(tmp_path: Path, first: int) -> None:
+    """The driver answers the look-ups here: from the store, with the transaction's own rows over them."""
+    rng = Random(first)
+    with vt.connect(tmp_path / "db", cache_rows=100) as db:
+        db.sql(
+            "CREATE TABLE a (id int PRIMARY KEY, x int, y int, s text);"
+            "CREATE TABLE b (id int PRIMARY KEY, x int, y int, d numeric);"
+            "CREATE TABLE c (k int, l int, x int, s text, PRIMARY KEY (k, l)); CREATE TABLE n (x int, y int)"
+        )
+        for name, sql, below in QUERIES[first : first + TOGETHER]:
+            names = {view: f"{name}_{view}" for view in below}
+            for view, text in {**below, name: sql}.items():
+                for old, new in names.items():
+                    text = re.sub(rf"\b{old}\b", new, text)
+                db.create_view(names.get(view, name), text)
+        for number in range(TRANSACTIONS_ON_DISK):
+            store_and_forget(db)
+            with db.transaction() as tx:
+                for _ in range(4 if number == 0 else 1):
+                    write_on_disk(rng, tx)
+                seen = {name: rows_shown(tx.view(name)) for name in db.views()}
+            for name in db.views():
+                assert db.view(name).verify().differences == (), name
+                assert rows_shown(db.view(name)) == seen[name], name
 
 
 # --- random relations ---
