@@ -213,6 +213,10 @@ def _never_true(condition: Expression) -> bool:
             return any(_is_null(_uncast(argument)) for argument in condition.args)
         if condition.op == "is_not_null":
             return _is_null(condition.args[0])
+        if condition.op == "is_not_distinct":
+            one, other = map(_uncast, condition.args)
+            known = [side for side in (one, other) if isinstance(side, ColumnRef) and not side.nullable]
+            return bool(known) and (_is_null(one) or _is_null(other))
     return False
 
 
@@ -227,8 +231,8 @@ def _uncast(expression: Expression) -> Expression:
 
 def expand(relation: Relation, stored: Stored) -> list[Branch]:
     """The branches whose sum is the relation."""
-    branches = [branch for branch in _expand(relation, stored, ()) if not any(map(_never_true, branch.conditions))]
-    return branches
+    branches = [replace(branch, conditions=_with_known_values(branch)) for branch in _expand(relation, stored, ())]
+    return [branch for branch in branches if not any(map(_never_true, branch.conditions))]
 
 
 def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
@@ -613,7 +617,7 @@ def _constant(condition: Expression) -> Constant | None:
     if isinstance(condition, Call) and condition.op in ("=", "is_not_distinct"):
         for one, other in (condition.args, condition.args[::-1]):
             if isinstance(one, ColumnRef) and not sources_of(other):
-                return one, other, condition.op == "is_not_distinct"
+                return one, other, condition.op == "is_not_distinct" and one.nullable
     return None
 
 
@@ -632,7 +636,6 @@ def _equality(condition: Expression) -> Equality | None:
 def _connected(branch: Branch, stored: Stored) -> Branch:
     """Every source reached through equalities of plain columns, and every anti source by its whole key. Where only an
     equality of expressions connects two, the expressions become columns of a view of their own, with an index."""
-    branch = replace(branch, conditions=_with_known_values(branch))
     while True:
         parts = _components(branch, stored)
         bridges = [_bridge(condition, parts, branch) for condition in branch.conditions]

@@ -37,7 +37,7 @@ from .algebra import (
 )
 from .errors import DataError, InternalError
 from .evaluate import canonical, compared, evaluate, is_nan
-from .expressions import Aggregate, Call, ColumnRef, Expression
+from .expressions import Aggregate, Call, ColumnRef, Expression, Literal
 from .literals import EXACT
 from .numbers import DECIMAL_NAN, decimal_avg, decimal_value
 from .schema import Table
@@ -191,38 +191,50 @@ def _parts(relation: Relation) -> tuple[list[Relation], list[Expression]]:
     return [relation], []
 
 
+#: An expression over one part of a product, in terms of that part's columns.
+_Side: TypeAlias = tuple[int, Expression]
+
+
 class _Equality(NamedTuple):
-    """left = right (or IS NOT DISTINCT FROM) of two columns, each as (part, position in it)."""
+    """left = right (or IS NOT DISTINCT FROM) of expressions over two different parts."""
 
     condition: Expression
-    left: tuple[int, int]
-    right: tuple[int, int]
+    left: _Side
+    right: _Side
     null_matches: bool
 
 
 def _equality(condition: Expression, starts: Sequence[int]) -> _Equality | None:
-    """An equality of columns of two parts; None if the condition is anything else. `starts`: where each part begins."""
+    """An equality between two parts; None if the condition is anything else. `starts`: where each part begins."""
     if not isinstance(condition, Call) or condition.op not in ("=", "is_not_distinct"):
         return None
-    left, right = condition.args
-    if not isinstance(left, ColumnRef) or not isinstance(right, ColumnRef) or left.type.kind != right.type.kind:
+    left, right = (_side(argument, starts) for argument in condition.args)
+    if left is None or right is None or left[0] == right[0] or left[1].type.kind != right[1].type.kind:
         return None
-    sides = [_place(column.position, starts) for column in (left, right)]
-    if sides[0][0] == sides[1][0]:
-        return None
-    return _Equality(condition, sides[0], sides[1], condition.op == "is_not_distinct")
+    return _Equality(condition, left, right, condition.op == "is_not_distinct")
 
 
-def _place(position: int, starts: Sequence[int]) -> tuple[int, int]:
-    part = max(number for number, start in enumerate(starts) if start <= position)
-    return part, position - starts[part]
+def _side(expression: Expression, starts: Sequence[int]) -> _Side | None:
+    parts = {max(n for n, start in enumerate(starts) if start <= position) for position in _positions(expression)}
+    if len(parts) != 1:
+        return None
+    [part] = parts
+    return part, _shifted(expression, -starts[part])
+
+
+def _positions(expression: Expression) -> set[int]:
+    if isinstance(expression, ColumnRef):
+        return {expression.position}
+    if isinstance(expression, Call):
+        return set().union(*(_positions(argument) for argument in expression.args))
+    return set()
 
 
 class _Pair(NamedTuple):
-    """An equality seen from the part that is joined next: its own position, and where the other side is."""
+    """An equality seen from the part that is joined next: its own side, and the other one."""
 
-    mine: int
-    other: tuple[int, int]
+    mine: Expression
+    other: _Side
     null_matches: bool
 
 
@@ -247,18 +259,20 @@ def _joined_rows(sources: Sequence[Sequence[Row]], equalities: Sequence[_Equalit
         pairs = _pairs(equalities, source, done)
         by_key = _by_key(sources[source], [pair.mine for pair in pairs])
         partial = [
-            {**joined, source: row}
-            for joined in partial
-            for row in _found(by_key, pairs, tuple(joined[pair.other[0]][pair.other[1]] for pair in pairs))
+            {**joined, source: row} for joined in partial for row in _found(by_key, pairs, _other_values(pairs, joined))
         ]
         done.append(source)
     return (tuple(value for source in range(len(sources)) for value in row[source]) for row in partial)
 
 
-def _by_key(rows: Iterable[Row], positions: Sequence[int]) -> dict[Row, list[Row]]:
+def _other_values(pairs: Iterable[_Pair], joined: Mapping[int, Row]) -> Row:
+    return tuple(canonical(evaluate(pair.other[1], joined[pair.other[0]])) for pair in pairs)
+
+
+def _by_key(rows: Iterable[Row], expressions: Sequence[Expression]) -> dict[Row, list[Row]]:
     by_key: dict[Row, list[Row]] = defaultdict(list)
     for row in rows:
-        by_key[tuple(row[position] for position in positions)].append(row)
+        by_key[_values(expressions, row)].append(row)
     return by_key
 
 
@@ -274,19 +288,41 @@ class _Matcher:
 
     def __init__(self, condition: Expression | None, left_width: int, right: Sequence[Row]) -> None:
         conditions = _conjuncts(condition)
-        equalities = [found for part in conditions if (found := _equality(part, (0, left_width))) is not None]
+        starts = (0, left_width)
+        equalities = [found for part in conditions if (found := _equality(part, starts)) is not None]
         used = {id(equality.condition) for equality in equalities}
         self._others = [part for part in conditions if id(part) not in used]
         self._pairs = _pairs(equalities, 1, [0])
         # The place of a row goes along as its last value, because equal rows are told apart.
-        numbered = [(*row, place) for place, row in enumerate(right)]
-        self._by_key = _by_key(numbered, [pair.mine for pair in self._pairs])
+        self._numbered = [(*row, place) for place, row in enumerate(right)]
+        self._by_key = _by_key(self._numbered, [pair.mine for pair in self._pairs])
+        self._not_in = None if self._pairs else next(filter(None, (_not_in(p, starts) for p in self._others)), None)
+        self._by_value = _by_key(self._numbered, [self._not_in.mine]) if self._not_in is not None else {}
 
     def partners(self, left: Row) -> Iterator[int]:
-        for *right, place in _found(self._by_key, self._pairs, tuple(left[pair.other[1]] for pair in self._pairs)):
+        for *right, place in self._candidates(left):
             if _all_true(self._others, left + tuple(right)):
                 assert isinstance(place, int), "it was put there by enumerate"
                 yield place
+
+    def _candidates(self, left: Row) -> Iterable[Row]:
+        """All rows among which the partners are."""
+        if self._not_in is None:
+            return _found(self._by_key, self._pairs, _other_values(self._pairs, {0: left}))
+        [value] = _other_values([self._not_in], {0: left})
+        if value is None:
+            return self._numbered
+        return [*self._by_value.get((value,), ()), *self._by_value.get((None,), ())]
+
+
+def _not_in(condition: Expression, starts: Sequence[int]) -> _Pair | None:
+    """(x = y) IS NOT FALSE, from the side of y: what NOT IN asks. It is false only where both are known and differ."""
+    match condition:
+        case Call("is_distinct", (equality, Literal(False))):
+            found = _equality(equality, starts)
+            if found is not None and not found.null_matches:
+                return _pairs([found], 1, [0])[0]
+    return None
 
 
 # --- groups ---
