@@ -87,6 +87,9 @@ class AsyncSnapshot(AsyncReads):
     def view(self, name: str) -> AsyncViewReads:
         return AsyncViewReads(self._reads.view(name))
 
+    async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
+        return self._reads.sql(text, params)
+
 
 class AsyncTransaction(AsyncReads):
     _reads: Transaction

@@ -12,6 +12,7 @@ from .changetables.types import Row as Values
 from .coordinator.embedded import check_table
 from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request
 from .coordinator.transaction import Transaction as Machine
+from .ltm.driver import in_order
 from .ltm.tables import TableRows, Tables, ViewRows
 from .reads import NO_KEY, NO_ROWS, OwnRows, Reads, ViewReads, one_key
 from .row_ids import row_ids_of
@@ -320,7 +321,7 @@ class Transaction(Reads):
                     found.pop(key, None)
                 else:
                     found[key] = row
-        return iter(sorted(found.items()))
+        return iter(in_order(found, rows.plan))
 
     def _view_own(self) -> OwnRows:
         self._propagated()

@@ -338,12 +338,17 @@ class Ltm:
         self, view: ViewRows, rows_count: int | None, at: int, mine: Mapping[bytes, Row | None]
     ) -> list[Row]:
         """The first rows of an ordered view, with a transaction's own in their places, until so many are counted."""
-        stored = (item for item in self._kept_rows(view, *table_range(view.view.id), at) if item[0] not in mine)
-        own = sorted((key, row) for key, row in mine.items() if row is not None)
+        def order(row: Row) -> bytes:
+            # Not the stored key, which is cut if it is too long.
+            return view.plan.keys.encode(tuple(row[place] for place in view.table.key))
+
+        kept = self._kept_rows(view, *table_range(view.view.id), at)
+        stored = (row for key, row in kept if key not in mine)
+        own = sorted((row for row in mine.values() if row is not None), key=order)
         weighted = view.plan.kept.weighted
         found: list[Row] = []
         counted = 0
-        for _, row in heapq.merge(stored, own, key=lambda item: item[0]):
+        for row in heapq.merge(stored, own, key=order):
             if rows_count is not None and counted >= rows_count:
                 break
             found.append(row)
@@ -824,6 +829,14 @@ class _Writing:
             if self._ltm.horizon.pinned_between(ts, above):
                 yield Cell(key, ts, None if row is None else versions.encode(row))
             below, above = older, ts
+
+
+def in_order(states: Mapping[bytes, Row], plan: ViewPlan) -> list[tuple[bytes, Row]]:
+    """The stored rows of a view by their keys, those of an ordered view by the whole ones."""
+    if plan.kept.kind != "ordered":
+        return sorted(states.items())
+    key_count = len(plan.key_columns)
+    return sorted(states.items(), key=lambda item: plan.keys.encode(item[1][:key_count]))
 
 
 def _in_whole_order(stored: Iterator[tuple[bytes, Row]], plan: ViewPlan) -> Iterator[tuple[bytes, Row]]:

@@ -1,12 +1,14 @@
 """Which evaluator a batch is given to: the one that costs less per row, as measured on batches of the same plan.
 
 Costs are kept per form of the input, because converting it is part of the cost: rows must be made of columnar input for
-the one evaluator, arrays of row-wise input for the other. The first large batch runs both on a slice of it; after that,
-what each batch takes moves the cost of the evaluator that it was given to. Small batches always go by rows: an Arrow
-function costs as much as some hundred rows before it has looked at the first.
+the one evaluator, arrays of row-wise input for the other. The first large batch is divided between both; after that,
+what each batch takes moves the cost of the evaluator that it was given to. Small batches always go by rows: the Arrow
+functions of a plan cost as much as a thousand rows before they have looked at the first.
 
-Time is measured here, so the choice is for whoever is not bound to one trace: first contents and bulk loads. The change
-tables of transactions go by rows.
+Time is measured here, so the choice is for whoever is not bound to one trace: bulk loads. The change tables of
+transactions go by rows, and so do the first contents of views, which are read row by row: with pages of 500 stored rows
+columns cost 1.3 to 2.3 times as much, and with pages of 16,384 they gain on variances only (`python -m bench
+evaluators`).
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ ROWS, COLUMNS = "rows", "columns"
 COLUMNAR, ROW_WISE = "columnar", "row-wise"
 
 #: Rows below which a batch goes by rows, whatever was measured.
-COLUMNS_ROWS_MIN = 256
-#: Part of a batch on which both evaluators are measured, and the number of rows that this is at least and at most.
-CALIBRATION_PART = 8
-CALIBRATION_ROWS_MIN = 1_024
-CALIBRATION_ROWS_MAX = 32_768
-#: A slice so many times as large as the last one is measured again: what a batch costs at all counts for less then.
-CALIBRATION_GROWTH = 4
+COLUMNS_ROWS_MIN = 2_048
+#: Rows from which on a batch is divided to measure both evaluators; the rows get one part in so many.
+MEASURED_ROWS_MIN = 8_192
+MEASURED_PART = 8
+#: The first rows that each of them gets are not measured: code is compiled then, and libraries are loaded.
+WARM_UP_ROWS = 256
+#: If rows are cheaper, a batch so many times as large is divided again: what a batch costs at all counts for less then.
+MEASURED_GROWTH = 4
 #: Weight of the last batch in the cost.
 LAST_WEIGHT = 0.2
 
@@ -55,24 +58,23 @@ class Costs:
 
     def __init__(self) -> None:
         self._us: dict[str, float] = {}
-        self._calibrated_rows = 0
+        self._measured_rows = 0
 
     def record(self, evaluator: str, rows_count: int, seconds: float) -> None:
         us = seconds * 1e6 / max(1, rows_count)
         known = self._us.get(evaluator)
         self._us[evaluator] = us if known is None else known + LAST_WEIGHT * (us - known)
 
-    def calibrate(self, rows_count: int) -> None:
-        """Forget what was measured on smaller slices."""
-        self._us.clear()
-        self._calibrated_rows = rows_count
+    def are_due(self, rows_count: int) -> bool:
+        """Whether a batch should be divided to measure both evaluators."""
+        if rows_count < MEASURED_ROWS_MIN:
+            return False
+        return COLUMNS not in self._us or (self.cheaper == ROWS and rows_count >= MEASURED_GROWTH * self._measured_rows)
 
-    def slice_rows(self, rows_count: int) -> int:
-        """How many rows of a batch both evaluators should be measured on; 0: none, the costs are known."""
-        rows = min(rows_count // CALIBRATION_PART, CALIBRATION_ROWS_MAX)
-        if rows < CALIBRATION_ROWS_MIN or rows < CALIBRATION_GROWTH * self._calibrated_rows:
-            return 0
-        return rows
+    def forget(self, rows_count: int) -> None:
+        """Both are measured anew, on a batch of so many rows."""
+        self._us.clear()
+        self._measured_rows = rows_count
 
     @property
     def cheaper(self) -> str:
@@ -143,20 +145,25 @@ class Evaluators:
             raise InterfaceError(f"{evaluator!r} is no evaluator", hint=f"use {ROWS!r} or {COLUMNS!r}")
 
     def _run_cheaper(self, form: str, place: _Place, law: Law, batch: Batch, groups: _Groups) -> _Asking:
-        """First measure both, if it is time to."""
         costs = self.costs[form]
-        rows = costs.slice_rows(batch.rows_count)
-        if rows:
-            costs.calibrate(rows)
-            part, batch = batch.slice(0, rows), batch.slice(rows, batch.rows_count)
-            # Only what the rows give counts. The conversion of the slice is part of both.
-            yield from self._timed(costs, COLUMNS, rows, self._by_columns(place, law, part.slice(0, rows), {}))
-            yield from self._timed(costs, ROWS, rows, self._by_rows(place, law, part, groups))
-        if batch.rows_count < COLUMNS_ROWS_MIN:
+        if costs.are_due(batch.rows_count):
+            yield from self._run_both(costs, place, law, batch, groups)
+        elif batch.rows_count < COLUMNS_ROWS_MIN:
             yield from self._by_rows(place, law, batch, groups)
         else:
             running = self._run(costs.cheaper, form, place, law, batch, groups)
             yield from self._timed(costs, costs.cheaper, batch.rows_count, running)
+
+    def _run_both(self, costs: Costs, place: _Place, law: Law, batch: Batch, groups: _Groups) -> _Asking:
+        """Divide a batch between the evaluators and measure them. Each row counts once."""
+        costs.forget(batch.rows_count)
+        first, second = WARM_UP_ROWS, 2 * WARM_UP_ROWS
+        third = second + batch.rows_count // MEASURED_PART
+        yield from self._by_columns(place, law, batch.slice(0, first), groups)
+        yield from self._by_rows(place, law, batch.slice(first, second), groups)
+        by_rows, by_columns = batch.slice(second, third), batch.slice(third, batch.rows_count)
+        yield from self._timed(costs, ROWS, by_rows.rows_count, self._by_rows(place, law, by_rows, groups))
+        yield from self._timed(costs, COLUMNS, by_columns.rows_count, self._by_columns(place, law, by_columns, groups))
 
     def _by_rows(self, place: _Place, law: Law, batch: Batch, groups: _Groups) -> _Asking:
         yield from self._run_rows(place, law, batch.changes(self._term(place, law).reads), groups)

@@ -264,7 +264,11 @@ class TestSegmentLog(DurableCommitLogContract):
             try:
                 while not done.is_set():
                     log.prepare()
-                    records = list(log.read(max(log.last_lsn - 3, 1)))
+                    try:
+                        records = list(log.read(max(log.last_lsn - 3, 1)))
+                    except OperationalError as error:
+                        assert "trimmed" in str(error)  # a reader that waited for its turn may come too late
+                        continue
                     assert all(record.payload == b"%d" % record.lsn * 300 for record in records)
             except BaseException as failure:
                 failures.append(failure)

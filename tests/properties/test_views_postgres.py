@@ -275,7 +275,10 @@ class Run:
             if rows and tuple(rows[0]) != view.names:
                 raise Difference("names", f"{view.name}: {tuple(rows[0])}, not {view.names}: {view.sql}")
             self.seen.rows += len(got)
+            before = len(self.seen.scales)
             message = _different(view.kinds, got, wanted, self.seen.scales)
+            if len(self.seen.scales) > before:
+                self.seen.scales[before:] = [f"{self.case.name} {view.name} {where}: {self.seen.scales[before]}: {view.sql}"]
             if message:
                 raise Difference("rows", f"{view.name} {where}: {message}\n{view.sql}")
 

@@ -36,7 +36,7 @@ from bench.workload import (
     transactions,
 )
 
-SHORT = Timing(warm_up_s=0.02, measure_s=0.1)
+SHORT = Timing(warm_up_s=0.02, measure_s=0.3)
 CELL = Cell(k=10, clients=2, skew=UNIFORM)
 
 

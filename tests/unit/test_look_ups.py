@@ -17,7 +17,7 @@ import pytest
 
 import viewtide as vt
 from tests.conftest import PROFILE
-from viewtide.ltm.ports import Cell, Store
+from viewtide.ltm.ports import Cell, Store, WriteElsewhere
 from viewtide.reads import ViewReads
 
 #: Rows of the small and of the large database. To compute the first contents of all views takes the time here.
@@ -66,6 +66,9 @@ class CountingStore:
         removed: Iterable[tuple[bytes, int]] = (),
     ) -> None:
         self._store.write(batches, superseded, meta, between, removed)
+
+    def write_elsewhere(self) -> WriteElsewhere | None:
+        return self._store.write_elsewhere()
 
     def prune(self, horizon: int, limit: int) -> int:
         return self._store.prune(horizon, limit)

@@ -111,6 +111,8 @@ def test_an_interrupted_build_says_that_it_was_interrupted(db_path: Path, monkey
 
     db = vt.connect(db_path)
     db.create_table("t", {"id": int, "x": int}, key="id")
+    with db.transaction() as tx:
+        tx.insert("t", {"id": 1, "x": 1})  # over an empty table there would be nothing to build
     with monkeypatch.context() as patch:
         patch.setattr(db._engine.ltm._store, "write", interrupt)
         with pytest.raises(KeyboardInterrupt):
