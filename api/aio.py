@@ -307,9 +307,17 @@ class AsyncDatabase:
         await asyncio.to_thread(self._database.drop_index, table, columns)
 
     async def create_view(
-        self, name: str, definition: str | Query, *, refresh: str = "sync", layout: str = "global"
+        self,
+        name: str,
+        definition: str | Query,
+        *,
+        refresh: str = "sync",
+        layout: str = "global",
+        key: str | Sequence[str] | None = None,
     ) -> AsyncView:
-        view = await asyncio.to_thread(self._database.create_view, name, definition, refresh=refresh, layout=layout)
+        view = await asyncio.to_thread(
+            self._database.create_view, name, definition, refresh=refresh, layout=layout, key=key
+        )
         return AsyncView(view)
 
     async def drop_view(self, name: str, *, cascade: bool = False) -> None:

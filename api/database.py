@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from .changetables.algebra import Relation
+from .changetables.algebra import Keyed, Relation
 from .changetables.branches import positions_of
 from .changetables.builder import Query
 from .changetables.errors import (
@@ -292,10 +292,20 @@ class Database:
 
     # -- views
 
-    def create_view(self, name: str, definition: str | Query, *, refresh: str = "sync", layout: str = "global") -> View:
+    def create_view(
+        self,
+        name: str,
+        definition: str | Query,
+        *,
+        refresh: str = "sync",
+        layout: str = "global",
+        key: str | Sequence[str] | None = None,
+    ) -> View:
         """Register a view by SQL or by the builder; its contents are computed while writers go on.
 
-        `layout="local"` keeps one partial row per LTM, summed at read; with one LTM that is the same.
+        `key` names outputs that the rows are kept under instead of the keys of their tables: `get` then finds the first
+        row with these values, and scans go in their order. `layout="local"` keeps one partial row per LTM, summed at
+        read; with one LTM that is the same.
         """
         mode = check_refresh(refresh)
         if layout not in ("global", "local"):
@@ -305,6 +315,8 @@ class Database:
             _check_name("view", name)
             self._check_free(name)
             relation = self._bind(definition)
+            if key is not None:
+                relation = Keyed(relation, _output_positions(relation, key))
             text = definition if isinstance(definition, str) else repr(definition)
             create_view(self._engine, name, relation, mode, text, layout)
         return View(self._node, name)
@@ -408,6 +420,17 @@ class Database:
         rows = self._engine.ltm.tables.by_name[name]
         newest = self._engine.ltm.scan(rows.versions, *table_range(rows.table.id), NEWEST)
         return next(newest, None) is not None
+
+
+def _output_positions(relation: Relation, key: str | Sequence[str]) -> tuple[int, ...]:
+    wanted = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else ()
+    outputs = [output.name for output in relation.fields]
+    if not wanted or len(set(wanted)) != len(wanted):
+        raise InterfaceError("the key of a view names one or more of its outputs, each once")
+    for name in wanted:
+        if name not in outputs:
+            raise ProgrammingError(f"the view has no output {name!r} to be its key", hint=nearest(str(name), outputs))
+    return tuple(outputs.index(name) for name in wanted)
 
 
 def _check_name(what: str, name: object) -> None:

@@ -357,6 +357,10 @@ class ViewReads:
         """The row of this group; without GROUP BY, `get()` gives the one row."""
         reads, plan = self._reads, self._rows.plan
         reads._check_open()
+        if plan.kept.leading:
+            first = plan.bound_of(plan.leading_key(view_key(plan.key_columns, key, columns)))
+            rows = self._outputs(first, prefix_stop(first), 1)
+            return view_columns(self._rows).row(rows[0]) if rows else None
         stored_key = plan.key_of(view_key(plan.key_columns, key, columns))
         if plan.kept.limit is not None:
             found = next((row for row_key, row in self._top() if row_key == stored_key), None)
@@ -415,7 +419,6 @@ class ViewReads:
         last = None if kept.limit is None else kept.offset + kept.limit
         stored = self._reads._view_rows(self._rows, *table_range(self._rows.view.id))
         return itertools.islice(self._shown(stored), kept.offset, last)
-
 
 
 class OneViewRead(ViewReads):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import dashboard, report, views
+from . import dashboard, evaluators, report, views
 from .errors import BenchError
 
 ALL = "all"
@@ -29,6 +29,7 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "dashboard": Command(dashboard.SUMMARY, dashboard.add_arguments, dashboard.run),
+    "evaluators": Command(evaluators.SUMMARY, evaluators.add_arguments, evaluators.run),
     "views": Command(views.SUMMARY, views.add_arguments, views.run),
 }
 

@@ -47,7 +47,9 @@ KINDS: dict[str, str] = {
     "inner join": "SELECT e.id, e.cost, p.category FROM events e JOIN products p ON p.id = e.product",
     "left join": "SELECT e.id, p.id AS p, p.category FROM products p LEFT JOIN events e ON e.product = p.id",
     "full join": "SELECT e.id, p.id AS p FROM products p FULL JOIN events e ON e.product = p.id AND e.cost > 100",
-    "semi-join": "SELECT id FROM products p WHERE EXISTS (SELECT 1 FROM events e WHERE e.product = p.id AND e.cost > 900)",
+    "semi-join": (
+        "SELECT id FROM products p WHERE EXISTS (SELECT 1 FROM events e WHERE e.product = p.id AND e.cost > 900)"
+    ),
     "anti-join": "SELECT id FROM products p WHERE id NOT IN (SELECT product FROM events WHERE cost > 900)",
     "count, sum, avg": "SELECT product, COUNT(*) AS n, SUM(cost) AS s, AVG(cost) AS a FROM events GROUP BY product",
     "join aggregate": (

@@ -2,7 +2,7 @@
 ad-hoc queries read.
 
     relation = Scan | Values | Filter(r) | Project(r) | Join(r, r) | Semi(r, r) | Group(r) | Distinct(r) | SetOp(r, r)
-             | Top(r) | WithKey(r) | Slice(r)
+             | Top(r) | WithKey(r) | Slice(r) | Keyed(r)
 
 Every relation is a bag of rows with the columns that `fields` names. An expression inside a node reads the rows of the
 node's input: `ColumnRef.position` is a place in the input's `fields` (of a join: the left fields, then the right ones),
@@ -219,14 +219,28 @@ class Slice:
         return self.input.fields
 
 
-Relation: TypeAlias = Scan | Values | Filter | Project | Join | Semi | Group | Distinct | SetOp | Top | WithKey | Slice
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The same rows, to be kept under another key: these columns first. It is only ever the root of a view."""
+
+    input: Relation
+    columns: tuple[int, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.input.fields
+
+
+Relation: TypeAlias = (
+    Scan | Values | Filter | Project | Join | Semi | Group | Distinct | SetOp | Top | WithKey | Slice | Keyed
+)
 
 
 def inputs(relation: Relation) -> tuple[Relation, ...]:
     match relation:
         case Scan() | Values():
             return ()
-        case Filter() | Project() | Group() | Distinct() | Top() | WithKey() | Slice():
+        case Filter() | Project() | Group() | Distinct() | Top() | WithKey() | Slice() | Keyed():
             return (relation.input,)
         case Join() | Semi() | SetOp():
             return (relation.left, relation.right)

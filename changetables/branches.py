@@ -33,6 +33,7 @@ from .algebra import (
     Filter,
     Group,
     Join,
+    Keyed,
     Output,
     Project,
     Relation,
@@ -261,7 +262,7 @@ def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[B
                 replace(branch, columns=(*branch.columns, *(part.expression for part in branch.keys)))
                 for branch in aligned(_expand(relation.input, stored, path))
             ]
-        case Top(limit=None, offset=0):
+        case Top(limit=None, offset=0) | Keyed():
             return _expand(relation.input, stored, path)
         case Group() | Distinct() | SetOp() | Top() | Slice():
             table = _readable(stored.inner(canonical(relation)), stored)

@@ -19,6 +19,7 @@ from .algebra import (
     Filter,
     Group,
     Join,
+    Keyed,
     Project,
     Relation,
     Scan,
@@ -110,7 +111,7 @@ class _Planner:
                 return self._set(relation, wanted)
             case Top():
                 return self._filtered(self._top(relation), wanted)
-            case WithKey() | Slice():
+            case WithKey() | Slice() | Keyed():
                 raise InternalError(f"{type(relation).__name__} is for the engine's own views, not for a query")
 
     def _filtered(self, node: Node, conditions: Conditions) -> Node:

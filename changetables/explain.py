@@ -21,6 +21,7 @@ from .algebra import (
     Filter,
     Group,
     Join,
+    Keyed,
     Project,
     Relation,
     Scan,
@@ -196,6 +197,8 @@ class _Text:
                 return f"{self.relation(relation.left)}{operation}{self.relation(relation.right)}"
             case Top():
                 return f"the first {relation.limit} of {self.relation(relation.input)}, in order"
+            case Keyed():
+                return self.relation(relation.input)
             case Slice():
                 return f"the first {relation.limit} rows of {self._label(relation.input.table)}"
 
@@ -247,7 +250,7 @@ class _Text:
                 return [*keys, *(self._aggregate(each.kind, each.argument, inner) for each in relation.aggregates)]
             case WithKey():
                 return [*self.columns(relation.input), *("key" for _ in relation.keys)]
-            case Filter() | Distinct() | Top() | Slice():
+            case Filter() | Distinct() | Top() | Slice() | Keyed():
                 return self.columns(relation.input)
 
     def _aggregate(self, kind: str, argument: Expression | None, columns: Sequence[str]) -> str:

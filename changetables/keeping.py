@@ -23,6 +23,7 @@ from .algebra import (
     Field,
     Filter,
     Group,
+    Keyed,
     Order,
     Output,
     Project,
@@ -114,6 +115,8 @@ class Kept:
     order: tuple[Order, ...] = ()
     limit: int | None = None
     offset: int = 0
+    #: Of rows under a key that the user chose: how many columns that has.
+    leading: int = 0
     #: Of a slice: the view that it is taken from, and which of its columns are the key.
     slice_of: str = ""
     slice_key: tuple[int, ...] = ()
@@ -174,6 +177,8 @@ class Kept:
 
 def keep(relation: Relation, stored: Stored) -> Kept:
     """Decide how to keep a relation. UnsupportedView where a change would have to touch every row."""
+    if isinstance(relation, Keyed):
+        return _rows(relation.input, stored, relation.columns)
     core, outputs, conditions = _peeled(relation)
     match core:
         case Group():
@@ -212,13 +217,19 @@ def _peeled(relation: Relation) -> tuple[Relation, list[Output], list[Expression
 # --- rows ---
 
 
-def _rows(relation: Relation, stored: Stored) -> Kept:
+def _rows(relation: Relation, stored: Stored, leading: tuple[int, ...] = ()) -> Kept:
+    """`leading`: the outputs that the key begins with, before what makes each row one row."""
     branches = aligned(expand(relation, stored))
     parts = tuple(_row_part(branch, stored) for branch in branches)
     outputs = tuple(
         Output(field_.name, column(relation, place), field_.nullable) for place, field_ in enumerate(relation.fields)
     )
-    return Kept("rows", parts, _row_key(branches, outputs, parts), outputs)
+    key = _row_key(branches, outputs, parts)
+    if not leading:
+        return Kept("rows", parts, key, outputs)
+    first = tuple(relation.fields[place] for place in leading)
+    rekeyed = tuple(replace(part, key=(*(part.values[place] for place in leading), *part.key)) for part in parts)  # type: ignore[arg-type]
+    return Kept("rows", rekeyed, _distinct_names((*first, *key)), outputs, leading=len(leading))
 
 
 def _row_part(branch: Branch, stored: Stored) -> Part:

@@ -333,8 +333,14 @@ class ViewPlan:
         ]
         return self.keys.encode_short(tuple(coerced))
 
+    def leading_key(self, key: object) -> tuple[object, ...]:
+        """The values of the key that the user chose for plain rows, in any form that a key may have."""
+        return _key_values(self.name, self.key_columns[: self.kept.leading], key)
+
     def bound_of(self, key: object) -> bytes:
         """The bound of a scan for a user's key, which may have the first values of a composite key only."""
+        if self.kept.leading and not isinstance(key, tuple | list):
+            key = self.leading_key(key)
         if not isinstance(key, tuple | list) or len(key) >= len(self.key_columns):
             return self.key_of(key)
         coerced = [

@@ -23,6 +23,7 @@ from .algebra import (
     Filter,
     Group,
     Join,
+    Keyed,
     Order,
     Project,
     Relation,
@@ -101,6 +102,8 @@ class _Oracle:
                 return _combined(relation, self.rows(relation.left), self.rows(relation.right))
             case Top():
                 return _top(relation, self.rows(relation.input))
+            case Keyed():
+                return self.rows(relation.input)
             case WithKey() | Slice():
                 raise InternalError(f"{type(relation).__name__} is for the engine's own views, not for a query")
 

@@ -338,6 +338,7 @@ class Ltm:
         self, view: ViewRows, rows_count: int | None, at: int, mine: Mapping[bytes, Row | None]
     ) -> list[Row]:
         """The first rows of an ordered view, with a transaction's own in their places, until so many are counted."""
+
         def order(row: Row) -> bytes:
             # Not the stored key, which is cut if it is too long.
             return view.plan.keys.encode(tuple(row[place] for place in view.table.key))

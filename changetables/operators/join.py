@@ -180,9 +180,7 @@ def _steps(graph: JoinGraph, tables: Mapping[str, Table], start: int, bound: set
     return found
 
 
-def _bindings(
-    graph: JoinGraph, bound: set[int], start: int, source: int
-) -> dict[int, tuple[Expression, bool]]:
+def _bindings(graph: JoinGraph, bound: set[int], start: int, source: int) -> dict[int, tuple[Expression, bool]]:
     """Which columns of `source` are equal to which columns of bound sources, and whether NULL is equal too. An anti
     source has a row only where it is the start."""
     bindings: dict[int, tuple[Expression, bool]] = {}

@@ -25,7 +25,6 @@ from tests.conftest import PROFILE
 from tests.postgres import Postgres, PostgresError, postgres, running_postgres  # noqa: F401  # `postgres` is a fixture
 from tests.properties.sql_views import (
     APPROXIMATE,
-    FLOAT,
     KNOWN_GAPS,
     NUM,
     REFUSABLE,

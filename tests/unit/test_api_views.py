@@ -477,6 +477,8 @@ def test_a_view_in_a_transaction_is_no_context_manager() -> None:
         db.create_view("v", "SELECT COUNT(*) AS n FROM t")
         with db.transaction() as tx:
             assert not hasattr(tx.view("v"), "__exit__")
+
+
 def test_a_view_row_that_was_stored_while_it_was_computed_does_not_come_back(
     db_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,12 @@ choice between the evaluators. That it gives what the rows give, for every opera
 from __future__ import annotations
 
 import datetime
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.__main__ import run_command
 from tests.evaluating import arrow_table, both_evaluators, compared, written
 from tests.propagation import Memory
 from viewtide.changetables.change_table import Change
@@ -646,3 +649,13 @@ def test_comparing_evaluators_finds_a_difference() -> None:
     runs = plan.contribute_from(0, 0, rows), plan.contribute_from(0, 0, rows[1:], COLUMNS)
     with both_evaluators() as seen, pytest.raises(AssertionError):
         memory.run(compared(plan, seen, *runs))
+
+
+def test_the_bench_of_the_evaluators_compares_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    run_command(["evaluators", "--rows", "600", "--json", str(out)])
+    result = json.loads(out.read_text())
+    assert {row["input"] for row in result["rows"]} == {"columns", "rows", "rows, pages of 500"}
+    assert all(row["rows_per_s"] > 0 and row["columns_per_s"] > 0 for row in result["rows"])
+    assert result["ratios"]["columnar_columns_vs_rows_max"] > 0
+    assert "join aggregate" in capsys.readouterr().out

@@ -1,0 +1,67 @@
+"""Views under a key that the user chose: an index over rows, a projection with another key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import viewtide as vt
+
+
+@pytest.fixture
+def db(db_path: Path) -> Iterator[vt.Database]:
+    with vt.connect(db_path) as opened:
+        opened.create_table("users", {"id": int, "email": str, "city": str, "age": int}, key="id")
+        with opened.transaction() as tx:
+            people = [(1, "b@x", "Rome", 30), (2, "a@x", "Oslo", 20), (3, "c@x", "Rome", 25), (4, None, "Oslo", 40)]
+            tx.insert("users", [dict(zip(("id", "email", "city", "age"), row, strict=True)) for row in people])
+        yield opened
+
+
+def test_rows_are_found_by_the_chosen_key(db: vt.Database) -> None:
+    by_email = db.create_view("by_email", "SELECT email, id, city FROM users", key="email")
+    assert by_email.get("a@x") == {"email": "a@x", "id": 2, "city": "Oslo"}
+    assert by_email.get(email="c@x") == by_email.get(("c@x",)) == {"email": "c@x", "id": 3, "city": "Rome"}
+    assert by_email.get("nobody") is None
+    assert [row.email for row in by_email.rows()] == ["a@x", "b@x", "c@x", None]
+    assert [row.id for row in by_email.scan(start="b@x", stop="d")] == [1, 3]
+    with db.transaction() as tx:
+        tx.update("users", 2, {"email": "z@x"})
+        assert tx.view("by_email").get("z@x") == {"email": "z@x", "id": 2, "city": "Oslo"}
+        assert tx.view("by_email").get("a@x") is None
+    assert by_email.get("z@x") == {"email": "z@x", "id": 2, "city": "Oslo"} and by_email.get("a@x") is None
+    assert by_email.verify().ok
+
+
+def test_equal_keys_stand_together_in_key_order(db: vt.Database) -> None:
+    by_city = db.create_view("by_city", "SELECT id, city, age FROM users", key=["city", "age"])
+    assert [(row.city, row.age) for row in by_city.rows()] == [("Oslo", 20), ("Oslo", 40), ("Rome", 25), ("Rome", 30)]
+    assert [row.id for row in by_city.scan(start=("Rome",), stop=("Rome", 30))] == [3]
+    assert by_city.get(("Oslo", 40)) == {"id": 4, "city": "Oslo", "age": 40}
+
+
+def test_groups_can_be_kept_under_another_key(db: vt.Database, db_path: Path) -> None:
+    sql = "SELECT city, COUNT(*) AS n, MAX(age) AS oldest FROM users GROUP BY city"
+    by_age = db.create_view("by_age", sql, key="oldest")
+    assert by_age.get(30) == {"city": "Rome", "n": 2, "oldest": 30}
+    with db.transaction() as tx:
+        tx.delete("users", 1)
+    assert by_age.get(25) == {"city": "Rome", "n": 1, "oldest": 25} and by_age.get(30) is None
+    assert by_age.verify().ok
+    db.close()
+    with vt.connect(db_path) as reopened:
+        assert reopened.view("by_age").get(40) == {"city": "Oslo", "n": 2, "oldest": 40}
+
+
+def test_a_view_on_such_a_view_and_a_wrong_key(db: vt.Database) -> None:
+    db.create_view("by_city", "SELECT id, city FROM users", key="city")
+    above = db.create_view("above", "SELECT city, COUNT(*) AS n FROM by_city GROUP BY city")
+    with db.transaction() as tx:
+        tx.insert("users", {"id": 5, "city": "Rome"})
+    assert above.get("Rome") == {"city": "Rome", "n": 3} and above.verify().ok
+    for wrong, kind in (("town", vt.ProgrammingError), ((), vt.InterfaceError), (["city", "city"], vt.InterfaceError)):
+        with pytest.raises(kind):
+            db.create_view("v", "SELECT id, city FROM users", key=wrong)
+    assert db.views() == ["by_city", "above"]
