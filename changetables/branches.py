@@ -266,7 +266,7 @@ def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[B
             return _expand(relation.input, stored, path)
         case Group() | Distinct() | SetOp() | Top() | Slice():
             table = _readable(stored.inner(canonical(relation)), stored)
-            return [_leaf(table, "", range(len(relation.fields)), path)]
+            return [_leaf(table, "", range(len(relation.fields)), path, _place_of(relation))]
 
 
 def _readable(table: Table, stored: Stored) -> Table:
@@ -647,7 +647,8 @@ def _connected(branch: Branch, stored: Stored) -> Branch:
         branch = _with_columns(branch, number, _sides_of(branch, number), stored)
     if len(parts) > 1:
         loose = branch.sources[min(parts[1])]
-        raise UnsupportedView(NO_EQUALITY, place=loose.place, hint=f"add a condition {loose.alias}.x = other.y")
+        name = "subquery" if is_hidden(loose.alias) else loose.alias
+        raise UnsupportedView(NO_EQUALITY, place=loose.place, hint=f"add a condition {name}.x = other.y")
     return branch
 
 

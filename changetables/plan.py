@@ -20,7 +20,7 @@ from .change_table import Change
 from .compiler import Code, Compiler, Lines, column_leaf, sources_of
 from .errors import DataError, InterfaceError, ProgrammingError
 from .evaluators.choice import ROWS, Evaluators
-from .expressions import ColumnRef, Expression, Literal
+from .expressions import ColumnRef, Expression
 from .keeping import Kept, Part, keep
 from .keys import KeyCodec, OrderedKeyCodec, ViewKeyCodec, primary_key_codec
 from .operators.aggregate import Layout, aggregate_leaf, emit_aggregate, layout_of, zeros
@@ -117,9 +117,7 @@ class ViewPlan:
         self._multiplicity, self._output, self._source_row = builder.readers(self.table)
         self._zero_state = builder.zero_state() if kept.always else None
         #: Whether what it shows may raise DataError: then a writer looks at it before the commit.
-        self.fallible = kept.kind in ("groups", "set") and (
-            bool(kept.having) or any(_may_fail(kept, output.expression) for output in kept.outputs)
-        )
+        self.fallible = builder.fallible
         #: Whether what it shows comes from the stored row alone, once.
         self.is_plain = not kept.extremes and not kept.weighted
         #: How many extremes `output` and the others take.
@@ -446,6 +444,7 @@ class _Builder:
             "new": tuple.__new__,
         }
         self._compiler = Compiler(column_leaf, namespace)
+        self.fallible = False
         self._memos: dict[tuple[str, int | None], str] = {}
         self._grouped = kept.kind in ("groups", "set")
         self._layout = layout_of(kept) if self._grouped else Layout()
@@ -542,6 +541,9 @@ class _Builder:
                 return Code(f"row[{key_count + 1 + expression.position}]", expression.type, expression.nullable)
 
         reader = Compiler(leaf, dict(self._compiler.namespace))
+        if self._grouped:
+            computed = [*(output.expression for output in self.kept.outputs), *self.kept.having]
+            self.fallible = not all(reader.value(expression).safe for expression in computed)
         outputs = [
             reader.value(output.expression).text if self._grouped else f"row[{key_count + 1 + place}]"
             for place, output in enumerate(self.kept.outputs)
@@ -612,19 +614,6 @@ def _tuple_text(texts: Iterable[str]) -> str:
 def _needed(part: Part) -> set[int]:
     expressions = [*part.key, *part.values, *part.weights]
     return _sources(expression for expression in expressions if expression is not None)
-
-
-def _may_fail(kept: Kept, shown: Expression) -> bool:
-    """Counts, keys, averages, extremes and exact sums always have a value; a sum of floats may be out of range."""
-    if isinstance(shown, ColumnRef):
-        place = shown.position - len(kept.key)
-        if place < 0:
-            return False
-        read = kept.aggregates[place]
-        return read.kind not in ("count_star", "count", "min", "max", "bool_and", "bool_or", "avg") and (
-            read.type.kind == "float" or read.kind != "sum"
-        )
-    return not isinstance(shown, Literal)
 
 
 def _sources(expressions: Iterable[Expression]) -> set[int]:

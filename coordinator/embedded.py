@@ -126,6 +126,8 @@ class _Group:
                 self._note(first)  # only now: most groups of a single client have no second
             if request.snapshot is not None or first.snapshot is not None or self._rows_count >= GROUP_ROWS_MAX:
                 return False
+            if _is_judged(request) or _is_judged(first):
+                return False
             for name, intents in request.writes.items():
                 if not self._written.get(name, _NO_KEYS).isdisjoint(intents):
                     return False
@@ -137,6 +139,11 @@ class _Group:
         for name, intents in request.writes.items():
             self._written.setdefault(name, set()).update(intents)
             self._rows_count += len(intents)
+
+
+def _is_judged(request: Request) -> bool:
+    """Whether what it leaves decides about it: together with others it would be judged by what all of them leave."""
+    return any(rows.judged for rows in request.tables.values())
 
 
 _NO_KEYS: frozenset[bytes] = frozenset()

@@ -70,6 +70,9 @@ class TableRows:
     #: Raises IntegrityError for a row that breaks a CHECK; None if there is none.
     check: Callable[[Row], None] | None = None
     views: list[ViewRows] = field(default_factory=list)
+    #: Whether a transaction is judged by the state that it leaves (UNIQUE, views that may have no value): then it must
+    #: not be run as one with others.
+    judged: bool = False
     #: As in ViewRows.
     header: object = None
 
@@ -94,6 +97,8 @@ class Tables:
             self._add_table(table, horizon, before)
         for view in catalog.views.values():
             self._add_view(view, horizon, before)
+        for table in self.by_name.values():
+            table.judged = bool(table.table.uniques) or _any_fallible(table.views)
         for rows in self.views.values():
             if rows.view.hidden:
                 rows.plan.called = next((view.name for view in catalog.readers_of(rows.view.name)), rows.view.name)
@@ -172,6 +177,10 @@ class Tables:
     def _same(self, known: ViewRows, before: Tables) -> bool:
         """Whether everything that the plan was compiled for is as it was."""
         return all(_table_of(before, name) == self.table(name) for name in known.plan.reads)
+
+
+def _any_fallible(views: list[ViewRows]) -> bool:
+    return any(view.plan.fallible or _any_fallible(view.views) for view in views)
 
 
 def _table_of(tables: Tables, name: str) -> Table | None:

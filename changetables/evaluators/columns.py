@@ -73,7 +73,7 @@ class ColumnsTerm:
         self._graph, self._weights = part.graph, part.weights
         self._key = [_folded(expression) for expression in part.key]
         self._arguments = [None if expression is None else _folded(expression) for expression in part.values]
-        conditions = join._conditions(part.graph, term)
+        conditions = join.conditions_of(part.graph, term)
         self._conditions = {source: [_folded(each) for each in some] for source, some in conditions.items()}
         self._memos: dict[int, KeyMemo] = {}
         self._rowwise: dict[object, Callable[..., object]] = {}
@@ -181,7 +181,7 @@ class ColumnsTerm:
     def _memo(self, step: Step) -> KeyMemo:
         memo = self._memos.get(step.source)
         if memo is None:
-            encode = join._encoder(self._tables[self._graph.sources[step.source].table], step)
+            encode = join.key_encoder(self._tables[self._graph.sources[step.source].table], step)
             memo = self._memos[step.source] = KeyMemo(encode, single=len(step.columns) == 1)
         return memo
 

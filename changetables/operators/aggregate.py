@@ -251,7 +251,8 @@ def _read(compiler: Compiler, layout: Layout, key_count: int, shown: Shown) -> C
         return _read_variance(compiler, slots, key_count, shown, count)
     value = _read_total(compiler, slots, key_count, count if shown.kind == "avg" else None)
     # The sum of floats can be above the largest float, therefore it is not safe.
-    return Code(f"({value} if {count} else None)", shown.type, nullable=True, safe=False)
+    safe = not (shown.kind == "sum" and slots.type.kind == "float")
+    return Code(f"({value} if {count} else None)", shown.type, nullable=True, safe=safe)
 
 
 def _read_variance(compiler: Compiler, slots: Slots, key_count: int, shown: Shown, count: str) -> Code:

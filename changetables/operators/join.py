@@ -237,7 +237,7 @@ class JoinWriter:
         with lines.block(f"def {name}(changes, groups):"):
             lines.add(f"{start} = None")
             with lines.block("try:"):
-                self._body(lines, term, _conditions(self.graph, term))
+                self._body(lines, term, conditions_of(self.graph, term))
             with lines.block("except DataError as error:"):
                 lines.add(f"raise {blame}(error, {start}) from error")
         return str(lines)
@@ -354,12 +354,12 @@ class JoinWriter:
         place = (table.name, step.index.id if step.index else None)
         if place not in self.memos:
             self.memos[place] = self.compiler.bind(
-                KeyMemo(_encoder(table, step), single=len(step.columns) == 1), "keys"
+                KeyMemo(key_encoder(table, step), single=len(step.columns) == 1), "keys"
             )
         return self.memos[place]
 
 
-def _encoder(table: Table, step: Step) -> Callable[[tuple[Value, ...]], bytes]:
+def key_encoder(table: Table, step: Step) -> Callable[[tuple[Value, ...]], bytes]:
     if step.missing:
         names = ", ".join(table.columns[position].name for position in step.columns)
         raise InternalError(
@@ -371,7 +371,7 @@ def _encoder(table: Table, step: Step) -> Callable[[tuple[Value, ...]], bytes]:
     return codec.encode_short if table.view else codec.encode
 
 
-def _conditions(graph: JoinGraph, term: Term) -> dict[int, list[Expression]]:
+def conditions_of(graph: JoinGraph, term: Term) -> dict[int, list[Expression]]:
     """What each source's row must pass when it is bound: equalities that no look-up used, then filters.
 
     A condition belongs to the source that is bound last among those that it reads.

@@ -72,6 +72,8 @@ REFUSABLE = frozenset(
      "in of rows"}
 )  # fmt: skip
 
+#: Equal numbers of different scales become one, and PostgreSQL leaves open which of them is shown.
+SEVERAL_SCALES = "several scales"
 #: A view whose query may fail, and then the transaction fails with it. Nothing reads it: PostgreSQL would not compute
 #: what the reader does not need.
 RISKY = "division by zero"
@@ -142,7 +144,12 @@ def read_case(line: str) -> Case:
     ]
     views = [
         View(
-            item["name"], item["sql"], tuple(item["names"]), tuple(item["kinds"]), item["after"], tuple(item["features"])
+            item["name"],
+            item["sql"],
+            tuple(item["names"]),
+            tuple(item["kinds"]),
+            item["after"],
+            tuple(item["features"]),
         )
         for item in data["views"]
     ]
@@ -431,7 +438,7 @@ class ViewMaker:
     def query(self, depth: int) -> Made:
         """Any query; `depth` bounds the nesting of subqueries."""
         choice = self.rng.random()
-        if depth and choice < 0.16:
+        if depth and choice < 0.2:
             made = self.set_operation(depth)
         elif choice < 0.55:
             made = self.grouped(depth)
@@ -442,6 +449,8 @@ class ViewMaker:
     def set_operation(self, depth: int) -> Made:
         rng = self.rng
         kinds = tuple(rng.choice((INT, INT, NUM, STR, FLOAT, BOOL, DATE)) for _ in range(rng.randint(1, 3)))
+        if NUM in kinds:
+            self.uses(SEVERAL_SCALES)
         first = self.block(depth - 1, kinds, limit=False)
         sql = first.sql
         count = rng.choice((2, 2, 2, 3))
@@ -752,7 +761,7 @@ class ViewMaker:
         views = [view for view in self.views if RISKY not in view.features]
         if choice < 0.14 and views:
             view = self.rng.choice(views)
-            self.uses("view on view", *REFUSABLE.intersection(view.features))
+            self.uses("view on view", *(REFUSABLE | {SEVERAL_SCALES}).intersection(view.features))
             return self.named(f"{view.name} AS {alias}", alias, view.names, view.kinds)
         if choice < 0.26 and depth:
             made = self.query(depth - 1)
@@ -1005,7 +1014,6 @@ def _aggregate_kind(name: str, kind: str) -> str:
     if name in ("MIN", "MAX", "BOOL_AND", "BOOL_OR", "EVERY"):
         return kind
     return APPROXIMATE if kind in (FLOAT, APPROXIMATE) else NUM
-
 
 
 def _unambiguous(columns: Sequence[Col], shown: Sequence[Col]) -> tuple[Col, ...]:

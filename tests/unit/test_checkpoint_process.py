@@ -18,6 +18,8 @@ import pytest
 
 import viewtide as vt
 from viewtide import node
+from viewtide.coordinator import build
+from viewtide.coordinator.embedded import Engine
 from viewtide.ltm import driver
 from viewtide.ltm.ports import ElsewhereFailed
 from viewtide.ltm.store import process
@@ -275,3 +277,40 @@ def test_the_lock_of_a_killed_process_is_waited_for(tmp_path: Path) -> None:
 def test_the_lock_of_a_running_process_is_not_waited_for(tmp_path: Path) -> None:
     with vt.connect(tmp_path / "db"), pytest.raises(vt.OperationalError, match=str(os.getpid())):
         vt.connect(tmp_path / "db")
+
+
+def test_an_index_that_is_being_built_gets_its_entries_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The builder makes entries of old rows with a timestamp of its own; the process must not make them too, or one of
+    the two would stay when the row changes."""
+    commit, fill = ProcessWrite.commit, build._fill_index
+    writing, filled = threading.Event(), threading.Event()
+
+    def held(self: ProcessWrite, *args: object) -> object:
+        writing.set()
+        assert filled.wait(30)
+        return commit(self, *args)  # type: ignore[arg-type]
+
+    def fill_beside_a_checkpoint(engine: Engine, table: str, index_id: int) -> None:
+        monkeypatch.setattr(ProcessWrite, "commit", held)
+        checkpoint = threading.Thread(target=engine.checkpoint)
+        checkpoint.start()
+        assert writing.wait(30)
+        monkeypatch.setattr(ProcessWrite, "commit", commit)
+        fill(engine, table, index_id)
+        filled.set()
+        checkpoint.join()
+
+    with vt.connect(tmp_path / "other") as db:
+        db.create_table("t", {"id": int, "x": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", [{"id": number, "x": number % 3} for number in range(30)])
+        monkeypatch.setattr(build, "_fill_index", fill_beside_a_checkpoint)
+        db.create_index("t", "x")
+        with db.transaction() as tx:
+            tx.update("t", 0, {"x": 1})
+        for _ in range(2):
+            db._engine.checkpoint()
+        ltm = db._engine.ltm
+        entries = ltm.tables.by_name["t"].indexes[0]
+        found = ltm.entries_at(entries.versions, entries.codec.prefix((0,)), ltm.horizon.durable_ts)
+        assert len(found) == 9

@@ -153,3 +153,38 @@ def test_a_thread_beside_busy_tasks_gets_its_answers(db: vt.Database) -> None:
     done.set()
     loop.join()
     assert ids(db)[:200] == list(range(200))
+
+
+async def upserts(path: str, prepare: str, table: str, rows: list[dict[str, object]]) -> list[str]:
+    """What becomes of transactions that are committed in one turn of the loop, each with one row."""
+    db = await vt.aio.connect(path)
+
+    async def one(row: dict[str, object]) -> str:
+        try:
+            async with db.transaction() as tx:
+                await tx.upsert(table, row)
+        except vt.Error as error:
+            return type(error).__name__
+        return "committed"
+
+    try:
+        await db.sql(prepare)
+        return list(await asyncio.gather(*map(one, rows)))
+    finally:
+        await db.close()
+
+
+def test_transactions_that_break_a_unique_alone_do_not_swap_values_together() -> None:
+    """Every serial order refuses both, so they must not be judged by what both of them leave."""
+    prepare = "CREATE TABLE t (id int PRIMARY KEY, u text UNIQUE); INSERT INTO t VALUES (1, 'a'), (2, 'b')"
+    rows: list[dict[str, object]] = [{"id": 1, "u": "b"}, {"id": 2, "u": "a"}]
+    assert asyncio.run(upserts("memory:", prepare, "t", rows)) == ["IntegrityError", "IntegrityError"]
+
+
+def test_transactions_that_leave_a_view_without_value_alone_are_refused_together() -> None:
+    prepare = (
+        "CREATE TABLE s (id int PRIMARY KEY, x int); INSERT INTO s VALUES (0, 1), (1, 0), (2, 0);"
+        "CREATE MATERIALIZED VIEW v AS SELECT 10 / SUM(x) AS q FROM s"
+    )
+    rows: list[dict[str, object]] = [{"id": 1, "x": -1}, {"id": 2, "x": -1}]
+    assert asyncio.run(upserts("memory:", prepare, "s", rows)) == ["DataError", "DataError"]
