@@ -15,7 +15,7 @@ from typing import NoReturn
 from .changetables.algebra import Distinct, Filter, Group, Join, Project, Relation, Scan, Semi, SetOp, Top, scans
 from .changetables.errors import DataError, InternalError, ProgrammingError
 from .changetables.expressions import Call, ColumnRef, Expression, Literal
-from .changetables.keys import prefix_stop, table_range
+from .changetables.keys import VIEW_PREFIX_BYTES_WHOLE, prefix_stop, table_range
 from .changetables.rows import coerce
 from .changetables.schema import Table
 from .changetables.types import BOOL, Value
@@ -87,7 +87,7 @@ class ReadsReader:
     def scan(self, table: str, start: Values | None, stop: Values | None, descending: bool = False) -> Iterator[Values]:
         view = self._view(table)
         if view is not None:
-            return _ViewSource(self._reads, view).scan(descending)
+            return _ViewSource(self._reads, view).scan(start, stop, descending)
         rows = self._reads._table(table)
         low, high = table_range(rows.table.id)
         if start is not None:
@@ -159,12 +159,15 @@ class _ViewSource:
         return [self._shown(self._reads._view_row(self._rows, encode(key))) for key in keys]
 
     def find(self, columns: tuple[int, ...], values: Sequence[Values]) -> list[list[Values]]:
-        everything = list(self.scan(False))
-        return [_having(everything, columns, each) for each in values]
+        if self._is_cut or columns != self._rows.table.key[: len(columns)]:
+            everything = list(self.scan(None, None, False))
+            return [_having(everything, columns, each) for each in values]
+        return [_having(self._between(each, each), columns, each) for each in values]
 
-    def scan(self, descending: bool) -> Iterator[Values]:
-        """All rows, in the order of the key as SQL has it: the stored order has NULL and long values elsewhere."""
-        found = list(self._cut() if self._is_cut else self._all())
+    def scan(self, start: Values | None, stop: Values | None, descending: bool) -> Iterator[Values]:
+        """The rows between bounds, and perhaps some more, in the order of the key as SQL has it: the stored order has
+        NULL and long values elsewhere."""
+        found = list(self._cut() if self._is_cut else self._between(start, stop))
         key = self._rows.table.key
         found.sort(key=lambda row: [_rank(row[position]) for position in key], reverse=descending)
         return iter(found)
@@ -174,9 +177,14 @@ class _ViewSource:
         """Whether more is stored than is shown: the first rows in an order."""
         return self._rows.plan.kept.kind == "ordered"
 
-    def _all(self) -> Iterator[Values]:
+    def _between(self, start: Values | None, stop: Values | None) -> Iterator[Values]:
+        low, high = table_range(self._rows.view.id)
+        if start:
+            low = self._bound(start)
+        if stop:
+            high = max(low, prefix_stop(self._bound(stop)))
         stored = False
-        for _, state in self._reads._view_rows(self._rows, *table_range(self._rows.view.id)):
+        for _, state in self._reads._view_rows(self._rows, low, high):
             stored = True
             row = self._shown(state)
             if row is not None:
@@ -185,6 +193,10 @@ class _ViewSource:
             row = self._shown(None)
             if row is not None:
                 yield row
+
+    def _bound(self, values: Values) -> bytes:
+        """What keys with these first values begin with, as far as no key is cut."""
+        return self._rows.plan.keys.encode_prefix(values)[:VIEW_PREFIX_BYTES_WHOLE]
 
     def _cut(self) -> Iterator[Values]:
         """Rows come once for each time that they count, so each counts once here; their keys are nobody's business."""

@@ -42,6 +42,8 @@ INDEX_PREFIX_BYTES_MAX = 200
 #: A shortened key ends with 0xff and a digest of this size: two keys that share it are beyond reach.
 DIGEST_BYTES = 32
 SHORTENED_TAIL_BYTES = 1 + DIGEST_BYTES
+#: What every key of a view keeps of its beginning, however long it is.
+VIEW_PREFIX_BYTES_WHOLE = INDEX_PREFIX_BYTES_MAX - SHORTENED_TAIL_BYTES
 #: What is left of a key that was cut: keys that differ within it are in order.
 KEY_BYTES_KEPT = KEY_BYTES_MAX - SHORTENED_TAIL_BYTES
 

@@ -337,9 +337,11 @@ class ViewPlan:
 
     def bound_of(self, key: object) -> bytes:
         """The bound of a scan for a user's key, which may have the first values of a composite key only."""
-        if self.kept.leading and not isinstance(key, tuple | list):
-            key = self.leading_key(key)
-        if not isinstance(key, tuple | list) or len(key) >= len(self.key_columns):
+        if isinstance(key, Mapping):
+            return self.key_of(key)
+        if not isinstance(key, tuple | list):
+            key = (key,)
+        if len(key) >= len(self.key_columns):
             return self.key_of(key)
         coerced = [
             coerce(Column(name, type, nullable), value, f"{self.name}.{name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 import shutil
 import sys
@@ -22,17 +23,13 @@ import pytest
 
 import viewtide as vt
 from tests.conftest import PROFILE
-from tests.postgres import Postgres, PostgresError, postgres, running_postgres  # noqa: F401  # `postgres` is a fixture
-from tests.properties.sql_views import (
+from tests.postgres import Postgres, PostgresError, running_postgres
+from tests.properties.sql_cases import (
     APPROXIMATE,
-    KNOWN_GAPS,
     NUM,
-    REFUSABLE,
-    SEVERAL_SCALES,
     Case,
     View,
     Write,
-    case,
     for_engine,
     for_postgres,
     history,
@@ -40,6 +37,7 @@ from tests.properties.sql_views import (
     read_case,
     value_of,
 )
+from tests.properties.sql_views import KNOWN_GAPS, REFUSABLE, SEVERAL_SCALES, case
 
 CASES = Path(__file__).parent / "views_postgres_cases.txt"
 #: Of float results that PostgreSQL rounds at every step and the engine once.
@@ -175,8 +173,8 @@ class Run:
         try:
             self.server.executescript(";".join(self._dml(write) for write in step) or "SELECT 1")
             expected = self._expected()
-        except PostgresError as error:
-            failed = error
+        except PostgresError as reason:
+            failed = reason
             self.server.executescript("ROLLBACK TO step")
         error = self._transaction(step, {} if failed else expected, inside=number % 3 == 1)
         if failed is not None:
@@ -239,7 +237,8 @@ class Run:
         if operation == "delete":
             return f"DELETE FROM {name} WHERE {where}"
         assert isinstance(changes[0], dict), "an update has its changes"
-        return f"UPDATE {name} SET {', '.join(f'{part} = {literal(text)}' for part, text in changes[0].items())} WHERE {where}"
+        settings = ", ".join(f"{part} = {literal(text)}" for part, text in changes[0].items())
+        return f"UPDATE {name} SET {settings} WHERE {where}"
 
     def _postgres(self, sql: str) -> None:
         try:
@@ -347,12 +346,12 @@ def _shown(
     wanted: list[tuple[object, ...]],
     key: Callable[[tuple[object, ...]], list[tuple[object, ...]]],
 ) -> str:
-    ours = collections.Counter(tuple(key(row)) for row in got)  # type: ignore[arg-type]
-    theirs = collections.Counter(tuple(key(row)) for row in wanted)  # type: ignore[arg-type]
-    extra, missing = ours - theirs, theirs - ours
-    values = {tuple(key(row)): row for row in (*wanted, *got)}
-    plain = lambda counter: [values[row] for row in counter.elements()][:8]  # noqa: E731
-    return f"{len(got)} rows, {len(wanted)} expected; too many: {plain(extra)}; missing: {plain(missing)}"
+    keys = {tuple(key(row)): row for row in (*wanted, *got)}
+    ours = collections.Counter(tuple(key(row)) for row in got)
+    theirs = collections.Counter(tuple(key(row)) for row in wanted)
+    extra = [keys[row] for row in (ours - theirs).elements()]
+    missing = [keys[row] for row in (theirs - ours).elements()]
+    return f"{len(got)} rows, {len(wanted)} expected; too many: {extra[:8]}; missing: {missing[:8]}"
 
 
 def _sortable(kind: str, value: object) -> tuple[object, ...]:
@@ -411,7 +410,7 @@ def _smaller(made: Case) -> Iterator[Case]:
         if view.after:
             yield dataclasses.replace(made, views=_with(made.views, number, dataclasses.replace(view, after=0)))
     for number, step in enumerate(made.steps):
-        for place, write in enumerate(step):
+        for place in range(len(step)):
             yield dataclasses.replace(made, steps=_with(made.steps, number, _without(step, place)))
         for place, write in enumerate(step):
             for smaller in _smaller_writes(write):
@@ -459,7 +458,7 @@ def test_the_generator_leaves_nothing_out() -> None:
 
 
 @pytest.mark.slow
-def test_cases_that_once_failed(postgres: Postgres) -> None:  # noqa: F811
+def test_cases_that_once_failed(postgres: Postgres) -> None:
     lines = [line for line in CASES.read_text().splitlines() if line.startswith("{")]
     assert lines, f"{CASES} has cases"
     seen = Seen()
@@ -476,18 +475,13 @@ def test_cases_that_once_failed(postgres: Postgres) -> None:  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_views_have_the_rows_of_postgres(part: int, postgres: Postgres, tmp_path: Path) -> None:  # noqa: F811
-    seen, started, number = Seen(), time.monotonic(), part
-    while seen.views * PARTS < VIEW_HISTORIES_MIN:
-        made = case(number)
+def test_views_have_the_rows_of_postgres(part: int, postgres: Postgres, tmp_path: Path) -> None:
+    seen, started = Seen(), time.monotonic()
+    for number in itertools.count(part, PARTS):
         directory = tmp_path / f"{number}.db" if number % (PARTS * DIRECTORY_EVERY) == part else None
-        try:
-            Run(made, postgres, seen, directory)()
-        except (Difference, vt.Error) as error:
-            kind = outcome(made, postgres)
-            short = shortened(made, lambda smaller: outcome(smaller, postgres) == kind) if kind else made
-            raise AssertionError(f"{made.name}: {error}\nadd to {CASES.name}:\n{short.line()}") from error
-        number += PARTS
+        _run_or_explain(case(number), postgres, seen, directory)
+        if seen.views * PARTS >= VIEW_HISTORIES_MIN:
+            break
     seconds = time.monotonic() - started
     print(f"{seen.views} view-histories, {seen.steps} steps, {seen.rows} rows, {seen.refused} refused, {seconds:.0f} s")
     assert seen.refused <= REFUSED_SHARE_MAX * seen.views
@@ -497,10 +491,24 @@ def test_views_have_the_rows_of_postgres(part: int, postgres: Postgres, tmp_path
     assert seen.failed_steps * PARTS >= FEATURE_MIN, "no transaction failed as in PostgreSQL"
 
 
+def _run_or_explain(made: Case, server: Postgres, seen: Seen, directory: Path | None) -> None:
+    """Run the case; if it fails, fail with the line that keeps it."""
+    try:
+        Run(made, server, seen, directory)()
+    except (Difference, vt.Error) as error:
+        kind = outcome(made, server)
+        short = shortened(made, lambda smaller: outcome(smaller, server) == kind) if kind else made
+        raise AssertionError(f"{made.name}: {error}\nadd to {CASES.name}:\n{short.line()}") from error
+
+
+def _main(seeds: Iterable[int]) -> None:
+    with running_postgres() as server:
+        for seed in seeds:
+            try:
+                _run_or_explain(case(seed), server, Seen(), None)
+            except AssertionError as error:
+                print(error)
+
+
 if __name__ == "__main__":
-    with running_postgres() as started_server:
-        for seed in map(int, sys.argv[1:]):
-            found = outcome(case(seed), started_server)
-            print(f"seed {seed}: {found or 'as in PostgreSQL'}")
-            if found:
-                print(shortened(case(seed), lambda smaller: outcome(smaller, started_server) == found).line())  # noqa: B023
+    _main(map(int, sys.argv[1:]))
