@@ -46,8 +46,8 @@ class Client(Protocol):
 
 
 class Reader(Protocol):
-    def read(self) -> list[ViewRow]:
-        """The whole view, in one consistent read."""
+    def read(self) -> Sequence[ViewRow]:
+        """The whole view, in one consistent read, as the system gives it: rows that can be read by position."""
 
     def close(self) -> None: ...
 
@@ -72,7 +72,7 @@ class AsyncSession(Protocol):
 
     def client(self) -> AsyncClient: ...
 
-    async def read(self) -> list[ViewRow]: ...
+    async def read(self) -> Sequence[ViewRow]: ...
 
     async def recompute_differs(self) -> str | None: ...
 

@@ -176,7 +176,8 @@ class ViewChecker:
             raise self._violation(f"COUNT at the end is {count}, acknowledged were {expected}", rows)
 
     def _violation(self, what: str, rows: Sequence[ViewRow]) -> Violation:
-        return Violation(f"wrong view read ({self._where}): {what}. The view was {sorted(rows)}")
+        shown = sorted((row[0], row[1], row[2]) for row in rows)
+        return Violation(f"wrong view read ({self._where}): {what}. The view was {shown}")
 
 
 def events_expected(k: int, acknowledged: int) -> int:

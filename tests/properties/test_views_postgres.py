@@ -180,6 +180,8 @@ class Run:
         if failed is not None:
             if error is None:
                 raise Difference("no error", f"step {number}: PostgreSQL says {failed}")
+            if isinstance(error, vt.DataError) and "risky" not in str(error):
+                raise Difference("error without its view", f"step {number}: {error!r}")
             expected = self._expected()
             self.seen.failed_steps += 1
         elif error is not None:
