@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from .changetables.algebra import Keyed, Relation
-from .changetables.branches import positions_of
+from .changetables.branches import is_hidden, positions_of
 from .changetables.builder import Query
 from .changetables.errors import (
     Error,
@@ -366,7 +366,7 @@ class Database:
         return self._engine.ltm.tables.catalog
 
     def _table(self, name: str) -> Table:
-        table = self._catalog().tables.get(name)
+        table = self._catalog().tables.get(name) if isinstance(name, str) else None
         if table is None:
             raise unknown_table(name, self._engine.ltm.tables)
         return table
@@ -440,6 +440,8 @@ def _check_name(what: str, name: object) -> None:
         bytes_count = 0
     if not 0 < bytes_count <= _NAME_BYTES_MAX:
         raise InterfaceError(f"a {what} name must be text of 1 to {_NAME_BYTES_MAX} bytes, not {name!r}")
+    if is_hidden(str(name)):
+        raise InterfaceError(f"{name!r}: names that begin with ~ are the engine's own", hint="choose another name")
 
 
 def _column(table: str, name: str, spec: object) -> Column:

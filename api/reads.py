@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from .changetables.builder import Query
-from .changetables.errors import InterfaceError, ProgrammingError
+from .changetables.errors import Error, InterfaceError, ProgrammingError
 from .changetables.keys import prefix_stop, table_range
 from .changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, top_count
 from .changetables.schema import Table
@@ -154,7 +154,10 @@ class Reads:
         if self._ended is not None or self._node.closed:
             self._check_open()
         newest = self._ltm.tables
-        rows = newest.by_name.get(name) if self._snapshot is None else self._tables.by_name.get(name)
+        try:
+            rows = newest.by_name.get(name) if self._snapshot is None else self._tables.by_name.get(name)
+        except TypeError:  # it cannot be a name
+            raise unknown_table(name, newest) from None
         if rows is None:
             # A table that is newer than the snapshot has no rows there, but can be written.
             rows = newest.by_name.get(name)
@@ -480,6 +483,8 @@ def view_columns(rows: ViewRows) -> Columns:
 
 
 def view_rows(name: str, tables: Tables) -> ViewRows:
+    if not isinstance(name, str):
+        raise InterfaceError(f"a view is named by text, not {type(name).__name__}")
     rows = tables.views.get(name)
     if rows is None and name in tables.by_name:
         raise ProgrammingError(f"{name!r} is a table", hint="read it with get, find or scan in a transaction")
@@ -495,7 +500,9 @@ def sources(tables: Tables) -> dict[str, Table]:
     return {**tables.catalog.tables, **ready}
 
 
-def unknown_table(name: object, tables: Tables) -> ProgrammingError:
+def unknown_table(name: object, tables: Tables) -> Error:
+    if not isinstance(name, str):
+        return InterfaceError(f"a table is named by text, not {type(name).__name__}")
     if name in tables.views:
         return ProgrammingError(f"{name!r} is a view", hint=f"read it with .view({name!r})")
     return ProgrammingError(f"there is no table {name!r}", hint=nearest(name, tables.by_name))

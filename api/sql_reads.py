@@ -162,7 +162,7 @@ class _ViewSource:
         if self._is_cut or columns != self._rows.table.key[: len(columns)]:
             everything = list(self.scan(None, None, False))
             return [_having(everything, columns, each) for each in values]
-        return [_having(self._between(each, each), columns, each) for each in values]
+        return [_having(list(self._between(each, each)), columns, each) for each in values]
 
     def scan(self, start: Values | None, stop: Values | None, descending: bool) -> Iterator[Values]:
         """The rows between bounds, and perhaps some more, in the order of the key as SQL has it: the stored order has

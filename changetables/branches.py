@@ -638,7 +638,7 @@ def _connected(branch: Branch, stored: Stored) -> Branch:
     """Every source reached through equalities of plain columns, and every anti source by its whole key. Where only an
     equality of expressions connects two, the expressions become columns of a view of their own, with an index."""
     while True:
-        parts = _components(branch, stored)
+        parts = _components(branch)
         bridges = [_bridge(condition, parts, branch) for condition in branch.conditions]
         bridge = next((found for found in bridges if found is not None), None)
         if bridge is None:
@@ -689,17 +689,20 @@ def _stored_where_looked_for(branch: Branch, stored: Stored) -> Branch:
     return branch
 
 
-def _components(branch: Branch, stored: Stored) -> list[set[int]]:
-    """Sources that equalities of plain columns connect. A source without key columns is at hand for everybody."""
-    parts = [
-        {number} for number, source in enumerate(branch.sources) if stored.table(source.table).key or not source.anti
-    ]
+def _components(branch: Branch) -> list[set[int]]:
+    """Sources that equalities of plain columns connect. Anti sources connect nothing: they have no row to go on from,
+    and their whole key is bound by others."""
+    parts = [{number} for number, source in enumerate(branch.sources) if not source.anti]
     for condition in branch.conditions:
         equality = _equality(condition)
-        if equality is not None:
+        if equality is not None and not _about_anti(equality, branch):
             touched = [part for part in parts if equality.left.source in part or equality.right.source in part]
             parts = [part for part in parts if part not in touched] + [set().union(*touched)]
     return sorted(parts, key=min)
+
+
+def _about_anti(equality: Equality, branch: Branch) -> bool:
+    return any(branch.sources[side.source].anti for side in (equality.left, equality.right))
 
 
 def _bridge(condition: Expression, parts: list[set[int]], branch: Branch) -> Expression | None:

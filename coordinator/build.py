@@ -115,7 +115,8 @@ def create_view(engine: Engine, name: str, relation: Relation, refresh: str, tex
     """Make a view, and first the hidden views and the indexes that it needs."""
     planned = Planned(engine.ltm.tables)
     keep(relation, planned)
-    views = [View(0, hidden, inner, refresh, "") for hidden, (inner, _) in planned.missing.items()]
+    # The text of a hidden view is the name of the view that it was made for: errors call it so until that is there.
+    views = [View(0, hidden, inner, refresh, name) for hidden, (inner, _) in planned.missing.items()]
     views.append(View(0, name, relation, refresh, text, layout=layout))
     if _create_over_nothing(engine, views):
         return

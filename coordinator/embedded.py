@@ -443,14 +443,10 @@ class Engine:
         with self.ltm.lock:
             self._check_alive()
             ts = self.draw_ts()
-            catalog = change(self.ltm.tables.catalog, ts)
+            prepared = self.ltm.prepared_catalog(change(self.ltm.tables.catalog, ts), ts)
             try:
-                self.ltm.change_catalog(catalog, ts)
-            except Error as error:
-                if isinstance(error, OperationalError):
-                    self._fail(error)
-                raise
-            except BaseException as error:  # an interrupt: the log may have it, memory not
+                self.ltm.change_catalog(prepared, ts)
+            except BaseException as error:  # also an interrupt: the log may have it, memory not
                 self._fail(error)
                 raise
             if pin is not None:

@@ -164,13 +164,15 @@ class Ltm:
         """Versions were put without a log record (contents of a new view or index): they too call for a checkpoint."""
         self._dirty_rows += rows_count
 
-    def change_catalog(self, catalog: Catalog, ts: int) -> None:
-        """Log a new catalog, durable at once, and go on with it.
-
-        It is compiled first: what cannot be compiled must not be in the log. A raise after that is a failure.
-        """
+    def prepared_catalog(self, catalog: Catalog, ts: int) -> tuple[Tables, bytes]:
+        """A new catalog, compiled and packed: what cannot be must not be in the log. Nothing has changed yet."""
         tables = Tables(catalog, self.horizon, self.tables)
-        self._buffer.append(pack((_CATALOG, ts, self._stored_lsn, catalog_to_plain(catalog))))
+        return tables, pack((_CATALOG, ts, self._stored_lsn, catalog_to_plain(catalog)))
+
+    def change_catalog(self, prepared: tuple[Tables, bytes], ts: int) -> None:
+        """Log a new catalog, durable at once, and go on with it. Whatever is raised here is a failure."""
+        tables, packed = prepared
+        self._buffer.append(packed)
         self._buffer_ts = ts
         self.flush()
         self._adopt(tables)

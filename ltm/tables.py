@@ -97,11 +97,11 @@ class Tables:
             self._add_table(table, horizon, before)
         for view in catalog.views.values():
             self._add_view(view, horizon, before)
-        for table in self.by_name.values():
-            table.judged = bool(table.table.uniques) or _any_fallible(table.views)
+        for base in self.by_name.values():
+            base.judged = bool(base.table.uniques) or _any_fallible(base.views)
         for rows in self.views.values():
             if rows.view.hidden:
-                rows.plan.called = next((view.name for view in catalog.readers_of(rows.view.name)), rows.view.name)
+                rows.plan.called = next((view.name for view in catalog.readers_of(rows.view.name)), rows.view.text)
 
     # -- what plans read (`branches.Stored`)
 

@@ -601,6 +601,8 @@ def bind_type(node: exp.Expr) -> Type | None:
     known = _TYPES.get(node.this) if type(node) is exp.DataType else None
     if known is None or node.args.get("nested") or node.args.get("values"):
         return None
+    if not all(parameter.name.isdecimal() for parameter in node.expressions):
+        return None
     limits = [int(parameter.name) for parameter in node.expressions]
     type_ = known[0]
     if not limits or type_ == FLOAT:

@@ -112,6 +112,10 @@ class SqlText(Text):
         super().__init__(text, label)
         if len(text) > SQL_CHARACTERS_MAX:
             raise ProgrammingError(f"SQL text of {len(text)} characters", hint=f"the limit is {SQL_CHARACTERS_MAX}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise self.wrong("the text is not valid Unicode", self.place_of_offset(error.start)) from None
         if "\0" in text:
             raise self.wrong("syntax error: a NUL character", self.place_of_offset(text.index("\0")))
         try:
@@ -253,6 +257,7 @@ class SqlText(Text):
     def _with_parameters(self, tokens: list[Token]) -> list[Token]:
         """The tokens with every parameter as a colon and its key, a form that sqlglot keeps in the tree."""
         result: list[Token] = []
+        tokens = _with_whole_question_marks(tokens)
         index = 0
         while index < len(tokens):
             token = tokens[index]
@@ -290,6 +295,26 @@ class SqlText(Text):
                 wrong = wrong or self.tokens[index - 2].token_type == TokenType.LIMIT  # LIMIT 5, 10
             if wrong:
                 raise self.wrong(f'syntax error at or near "{token.text}"', self.place_of_offset(token.start))
+
+
+def _with_whole_question_marks(tokens: list[Token]) -> list[Token]:
+    """`?::int` and `?||'a'` are a parameter and an operator; sqlglot takes their beginnings for operators on json."""
+    result: list[Token] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        mark = Token(TokenType.PLACEHOLDER, "?", token.line, token.col, token.start, token.start)
+        following = tokens[index + 1] if index + 1 < len(tokens) else None
+        if token.text == "?::":
+            cast = Token(TokenType.DCOLON, "::", token.line, token.col, token.start + 1, token.end)
+            result += [mark, cast]
+        elif token.text == "?|" and following is not None and following.text == "|":
+            result += [mark, Token(TokenType.DPIPE, "||", token.line, token.col, token.end, following.end)]
+            index += 1
+        else:
+            result.append(token)
+        index += 1
+    return result
 
 
 def _is_name(colon: Token, token: Token) -> bool:
@@ -345,6 +370,8 @@ def _parse(source: SqlText, into: type[exp.Expr] | None) -> list[exp.Expr]:
         for node in parsed:
             _check_names(source, node)
         return parsed
+    except ValueError as error:  # of its helpers, for texts such as numeric(4, "")
+        raise source.wrong(f"syntax error: {error}", None) from None
     except ParseError as error:
         raise _syntax_error(source, error) from None
     except RecursionError:

@@ -21,10 +21,12 @@ TIES_OPEN, TIES_CLOSE = "/*", "*/"
 INT, BIG, NUM, FLOAT, STR, BOOL, DATE, MOMENT = "int", "big", "num", "float", "str", "bool", "date", "moment"
 #: A float that PostgreSQL computed with other roundings: compared with a tolerance.
 APPROXIMATE = "approximate"
+#: A sum of large integers: here an integer, there a numeric, so that nothing is computed with it.
+WIDE = "wide"
 KINDS = (INT, BIG, NUM, FLOAT, STR, BOOL, DATE, MOMENT)
-NUMBERS = (INT, BIG, NUM, FLOAT)
+NUMBERS = (INT, BIG, WIDE, NUM, FLOAT)
 #: PostgreSQL has no min(boolean).
-ORDERED = (INT, BIG, NUM, FLOAT, STR, DATE, MOMENT)
+ORDERED = (INT, BIG, WIDE, NUM, FLOAT, STR, DATE, MOMENT)
 
 TYPES = {
     INT: ("bigint", "int", "bigint"),
@@ -147,7 +149,7 @@ def value_of(kind: str, text: str | None) -> object:
     if text is None:
         return None
     readers: dict[str, Callable[[str], object]] = {
-        INT: int, BIG: int, NUM: Decimal, FLOAT: float, APPROXIMATE: float, STR: str,
+        INT: int, BIG: int, NUM: Decimal, WIDE: Decimal, FLOAT: float, APPROXIMATE: float, STR: str,
         BOOL: lambda word: word in ("t", "true"),
         DATE: datetime.date.fromisoformat, MOMENT: datetime.datetime.fromisoformat,
     }  # fmt: skip

@@ -7,7 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.properties.sql_cases import APPROXIMATE, BIG, BOOL, DATE, FLOAT, INT, MOMENT, NUM, ODD, STR, VALUES, literal
+from tests.properties.sql_cases import (
+    APPROXIMATE,
+    BIG,
+    BOOL,
+    DATE,
+    FLOAT,
+    INT,
+    MOMENT,
+    NUM,
+    ODD,
+    STR,
+    VALUES,
+    WIDE,
+    literal,
+)
 
 #: Kinds that expressions of every shape are made of.
 PLAIN = (INT, NUM, FLOAT, STR, BOOL, DATE, MOMENT)
@@ -97,7 +111,7 @@ class Expressions:
         rng = self.rng
         if kind == BOOL:
             return rng.choice(("TRUE", "FALSE"))
-        if kind in (INT, BIG):
+        if kind in (INT, BIG, WIDE):
             return str(rng.randint(0, 5)) if self.chance(0.9) else str(-rng.randint(1, 3))
         text = rng.choice([text for text in VALUES[kind] if text not in ODD or self.chance(0.3)])
         if kind == NUM and text not in ODD:

@@ -27,6 +27,7 @@ from tests.properties.sql_cases import (
     STR,
     TIES_CLOSE,
     TIES_OPEN,
+    WIDE,
     Case,
     History,
     Table,
@@ -82,6 +83,11 @@ def _risky_view(rng: Random, tables: Sequence[Table]) -> View:
             ("SELECT 20 / SUM(CAST({} AS numeric)) AS c0 FROM {} GROUP BY ref", NUM),
             ("SELECT ref AS c0 FROM {1} GROUP BY ref HAVING SUM(CAST(1 AS numeric)) / SUM({0}) > 0", INT),
             ("SELECT DISTINCT 10 / {} AS c0 FROM {}", INT),
+            ("SELECT COUNT(*) AS c0 FROM (SELECT DISTINCT 10 / {} AS x FROM {}) AS q", INT),
+            (
+                "SELECT a.id AS c0 FROM {1} AS a LEFT JOIN (SELECT id, MAX(10 / {0}) AS m FROM {1} GROUP BY id) AS b USING (id)",
+                INT,
+            ),
             ("SELECT a.id AS c0 FROM {1} AS a JOIN {1} AS b ON a.ref = b.id AND 10 / (a.id + b.ref - 8) > 1", INT),
         )
     )
@@ -326,7 +332,7 @@ class ViewMaker(Expressions):
 
     def around(self, aggregate: Col, keys: Sequence[Col]) -> Col:
         """The aggregate, or an expression that holds it."""
-        if aggregate.kind in (APPROXIMATE, BIG) or not self.chance(0.2):
+        if aggregate.kind not in PLAIN or not self.chance(0.2):
             return aggregate
         self.uses("expression around aggregate")
         return Col(self.computed([aggregate, *keys], aggregate.kind, 1), aggregate.kind)
@@ -458,7 +464,7 @@ class ViewMaker(Expressions):
             if not full and self.chance(0.06):
                 self.uses("is not distinct from as join key")
                 parts.append(f"{first} IS NOT DISTINCT FROM {second}")
-            elif self.chance(0.04) and one.kind == INT:
+            elif self.chance(0.04) and one.kind == two.kind == INT:
                 self.uses("join on an expression")
                 parts.append(f"{first} + 1 = {second}")
             else:
@@ -572,6 +578,8 @@ def _aggregate_kind(name: str, kind: str) -> str:
         return INT
     if name in ("MIN", "MAX", "BOOL_AND", "BOOL_OR", "EVERY"):
         return kind
+    if name == "SUM" and kind in (BIG, WIDE):
+        return WIDE
     return APPROXIMATE if kind in (FLOAT, APPROXIMATE) else NUM
 
 

@@ -27,6 +27,7 @@ from tests.postgres import Postgres, PostgresError, running_postgres
 from tests.properties.sql_cases import (
     APPROXIMATE,
     NUM,
+    WIDE,
     Case,
     View,
     Write,
@@ -378,7 +379,7 @@ def _same(kind: str, one: object, two: object) -> bool:
         assert isinstance(one, float) and isinstance(two, float), f"{one!r} and {two!r} are floats"
         return math.isclose(one, two, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     # The sum of integers is an integer here and a numeric there.
-    expected = (int, Decimal) if kind == NUM else type(two)
+    expected = (int, Decimal) if kind in (NUM, WIDE) else type(two)
     return isinstance(one, expected) and one == two
 
 
