@@ -95,7 +95,9 @@ SQL_HELP = (
 @app.command(help=SQL_HELP)
 def sql(
     path: Annotated[str, typer.Argument(help="A directory, or memory:", show_default=True)] = "memory:",
-    text: Annotated[str | None, typer.Option("--command", "-c", help="Statements to run instead of the input.")] = None,
+    texts: Annotated[
+        list[str] | None, typer.Option("--command", "-c", help="Statements to run instead of the input; may repeat.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each statement.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="Rows of a result that are printed; 0 for all.")] = ROWS_SHOWN,
 ) -> None:
@@ -103,6 +105,7 @@ def sql(
     from .database import connect
     from .shell import run_shell
 
+    text = ";\n".join(texts) if texts else None
     with _ended_properly(), connect(path) as database:
         fine = run_shell(database, text, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr)
     if not fine:

@@ -393,8 +393,17 @@ class Database:
         self._node.check_open()
         return sources(self._engine.ltm.tables)
 
+    def _adopt_index(self, table: str, index: Index, name: str = "") -> None:
+        """What was made for views becomes the user's own: it stays when the views go."""
+        own = replace(index, for_views=False, name=name)
+        self._engine.change_catalog(lambda catalog: catalog.with_index(table, own))
+
     def _create_index(self, table: Table, positions: tuple[int, ...]) -> None:
-        if any(index.columns == positions for index in table.indexes):
+        known = next((index for index in table.indexes if index.columns == positions), None)
+        if known is not None and known.for_views:
+            self._adopt_index(table.name, known)
+            return
+        if known is not None:
             names = ", ".join(table.columns[position].name for position in positions)
             raise ProgrammingError(f"table {table.name!r} has an index on {names} already")
         build_index(self._engine, table.name, positions)

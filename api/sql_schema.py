@@ -179,10 +179,14 @@ def _create_index(database: Database, statement: CreateIndex) -> None:
                 return
             raise _wrong(f"there is an index {statement.name.text!r} already", statement.name)
         name = statement.name.text if statement.name is not None else _free_index_name(catalog, table, positions)
-        if any(index.columns == positions for index in table.indexes):
+        known = next((index for index in table.indexes if index.columns == positions), None)
+        if known is not None and not known.for_views:
             columns = ", ".join(column.text for column in statement.columns)
             raise _wrong(f"table {table.name!r} has an index on {columns} already", statement.columns[0])
-        build_index(database._engine, table.name, positions, name)
+        if known is not None:
+            database._adopt_index(table.name, known, name)
+        else:
+            build_index(database._engine, table.name, positions, name)
         if statement.unique:
             _make_unique(database, table.name, Unique(name, positions))
 

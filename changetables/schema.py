@@ -26,12 +26,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A table of its own, keyed (indexed columns, primary key), with a table's `id`. Not `ready`: still being built."""
+    """A table of its own, keyed (indexed columns, primary key), with a table's `id`. Not `ready`: still being built.
+    `for_views`: made for views alone, and gone with the last one that needs it."""
 
     id: int
     columns: tuple[int, ...]
     ready: bool = True
     name: str = ""
+    for_views: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,11 @@ PAGE_ROWS = 500
 _builders = itertools.count(1)
 
 
-def build_index(engine: Engine, table: str, columns: tuple[int, ...], name: str = "") -> None:
+def build_index(
+    engine: Engine, table: str, columns: tuple[int, ...], name: str = "", *, for_views: bool = False
+) -> None:
     """Create an index of a table or view and fill it page by page with the newest rows; writers keep the rest right."""
-    index = Index(0, columns, ready=False, name=name)
+    index = Index(0, columns, ready=False, name=name, for_views=for_views)
 
     def add(catalog: Catalog) -> Catalog:
         nonlocal index
@@ -145,7 +147,7 @@ def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
             if plan.has_constants or shows or not _all_empty(engine, plan):
                 raise _NotEmpty
             catalog = tables.catalog
-            made = replace(view, id=catalog.next_id, reads=plan.reads, ready_ts=ts)
+            made = replace(view, id=catalog.next_id, reads=plan.reads, ready_ts=ts, needs=plan.needed_indexes)
             tables = Tables(catalog.with_view(made), engine.ltm.horizon, tables)
         return tables.catalog
 
@@ -164,7 +166,7 @@ def _with_indexes(engine: Engine, tables: Tables, view: View) -> Tables:
         if not any(index.columns == positions and index.ready for index in tables.table(owner).indexes):
             if not _is_empty(engine, owner):
                 raise _NotEmpty
-            catalog = catalog.with_index(owner, Index(catalog.next_id, positions))
+            catalog = catalog.with_index(owner, Index(catalog.next_id, positions, for_views=True))
     return tables if catalog is tables.catalog else Tables(catalog, engine.ltm.horizon, tables)
 
 
@@ -191,8 +193,10 @@ def _create(engine: Engine, view: View) -> None:
     for table, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
         owner = engine.ltm.tables.source(table)
         if not any(entries.index.columns == positions and entries.index.ready for entries in owner.indexes):
-            build_index(engine, table, positions)
-    build_view(engine, replace(view, id=engine.ltm.tables.catalog.next_id, reads=kept.reads))
+            build_index(engine, table, positions, for_views=True)
+    tables = engine.ltm.tables
+    needs = needed_indexes(kept, {source: tables.table(source) for source in kept.sources})
+    build_view(engine, replace(view, id=tables.catalog.next_id, reads=kept.reads, needs=needs))
 
 
 def build_view(engine: Engine, view: View) -> None:

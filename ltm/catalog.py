@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import TypeAlias, cast
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import is_hidden
@@ -33,6 +33,8 @@ class View:
     indexes: tuple[Index, ...] = ()
     reads: tuple[str, ...] = ()
     layout: str = "global"
+    #: The indexes that its look-ups go through: (table or view, columns).
+    needs: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def hidden(self) -> bool:
@@ -92,7 +94,18 @@ class Catalog:
             gone += unused
             rest = {other: kept for other, kept in rest.items() if kept not in unused}
         ids = [number for view in gone for number in (view.id, *(index.id for index in view.indexes))]
-        return self._next(views=rest, dropped=(*self.dropped, *ids))
+        return self._next(views=rest, dropped=(*self.dropped, *ids))._without_unneeded_indexes()
+
+    def _without_unneeded_indexes(self) -> Catalog:
+        """Without indexes that were made for views and that no view needs any more."""
+        needed = {need for view in self.views.values() for need in view.needs}
+        catalog = self
+        owners: list[Table | View] = [*self.tables.values(), *self.views.values()]
+        for owner in owners:
+            for index in owner.indexes:
+                if index.for_views and index.ready and (owner.name, index.columns) not in needed:
+                    catalog = catalog.without_index(owner.name, index)
+        return catalog
 
     def readers_of(self, name: str) -> list[View]:
         """The views of users that are made from a table or view, straight or through hidden ones."""
@@ -133,7 +146,7 @@ class Catalog:
         for view in reversed(list(self.views.values())):
             if view.hidden and view.name in catalog.views and not _read_by_any(view.name, catalog.views):
                 catalog = catalog.without_view(view.name)
-        return catalog
+        return catalog._without_unneeded_indexes()
 
     def _next(
         self,
@@ -177,9 +190,10 @@ def catalog_to_plain(catalog: Catalog) -> list[object]:
             view.refresh,
             view.text,
             view.ready_ts,
-            [[index.id, list(index.columns), index.ready, index.name] for index in view.indexes],
+            [[index.id, list(index.columns), index.ready, index.name, index.for_views] for index in view.indexes],
             list(view.reads),
             view.layout,
+            [[owner, list(columns)] for owner, columns in view.needs],
         ]
         for view in catalog.views.values()
     ]
@@ -203,14 +217,16 @@ def catalog_from_plain(plain: object) -> Catalog:
     )
 
 
+_PlainIndex: TypeAlias = tuple[int, tuple[int, ...], bool, str, bool]
+_PlainNeed: TypeAlias = tuple[str, tuple[int, ...]]
+_PlainView: TypeAlias = tuple[
+    int, str, object, str, str, int, tuple[_PlainIndex, ...], tuple[str, ...], str, tuple[_PlainNeed, ...]
+]
+
+
 def _view_from_plain(item: tuple[object, ...]) -> View:
-    view_id, name, relation, refresh, text, ready_ts, indexes, reads, layout = cast(
-        tuple[
-            int, str, object, str, str, int, tuple[tuple[int, tuple[int, ...], bool, str], ...], tuple[str, ...], str
-        ],
-        item,
-    )
-    made = tuple(Index(number, tuple(columns), ready, index_name) for number, columns, ready, index_name in indexes)
-    return View(
-        view_id, name, relation_from_plain(_lists(relation)), refresh, text, ready_ts, made, tuple(reads), layout
-    )
+    view_id, name, relation, refresh, text, ready_ts, indexes, reads, layout, needs = cast(_PlainView, item)
+    made = tuple(Index(number, tuple(columns), ready, label, auto) for number, columns, ready, label, auto in indexes)
+    needed = tuple((owner, tuple(columns)) for owner, columns in needs)
+    read = relation_from_plain(_lists(relation))
+    return View(view_id, name, read, refresh, text, ready_ts, made, tuple(reads), layout, needed)

@@ -638,9 +638,11 @@ class Ltm:
         except ElsewhereFailed as error:
             self._report(f"a process that was to write a checkpoint failed: {error}; it is written here instead")
         self._elsewhere = False
+        # Not from the newest tables: what was dropped meanwhile is frozen all the same.
+        versions_by_id = {versions.table_id: versions for versions in frozen}
         for table_id in (index for indexes in unmade.values() for index in indexes):
             with self.lock:
-                cast(IndexVersions, self.tables.versions[table_id]).fold()
+                cast(IndexVersions, versions_by_id[table_id]).fold()
         return None
 
     def slice_cells(self) -> int:

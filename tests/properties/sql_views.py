@@ -84,10 +84,7 @@ def _risky_view(rng: Random, tables: Sequence[Table]) -> View:
             ("SELECT ref AS c0 FROM {1} GROUP BY ref HAVING SUM(CAST(1 AS numeric)) / SUM({0}) > 0", INT),
             ("SELECT DISTINCT 10 / {} AS c0 FROM {}", INT),
             ("SELECT COUNT(*) AS c0 FROM (SELECT DISTINCT 10 / {} AS x FROM {}) AS q", INT),
-            (
-                "SELECT a.id AS c0 FROM {1} AS a LEFT JOIN (SELECT id, MAX(10 / {0}) AS m FROM {1} GROUP BY id) AS b USING (id)",
-                INT,
-            ),
+            ("SELECT m AS c0 FROM {1} LEFT JOIN (SELECT id, MAX(9 / {0}) AS m FROM {1} GROUP BY 1) q USING (id)", INT),
             ("SELECT a.id AS c0 FROM {1} AS a JOIN {1} AS b ON a.ref = b.id AND 10 / (a.id + b.ref - 8) > 1", INT),
         )
     )

@@ -232,8 +232,9 @@ def test_what_a_view_needs_cannot_be_dropped(db: vt.Database) -> None:
     assert (db.tables(), db.views()) == (["products", "events"], ["joined", "other"])
     assert db.view("joined").verify().ok
     db.drop_column("events", "category")
-    db.drop_view("joined")
-    db.drop_index("events", "product")
+    db.drop_view("joined")  # and with it the index that was made for it
+    with pytest.raises(vt.ProgrammingError, match="no index"):
+        db.drop_index("events", "product")
     db.drop_column("events", "product")
     db.drop_table("products")
     db.drop_view("other")

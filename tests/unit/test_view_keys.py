@@ -65,3 +65,25 @@ def test_a_view_on_such_a_view_and_a_wrong_key(db: vt.Database) -> None:
         with pytest.raises(kind):
             db.create_view("v", "SELECT id, city FROM users", key=wrong)
     assert db.views() == ["by_city", "above"]
+
+
+def test_indexes_that_views_made_go_with_the_last_view_that_needs_them(db: vt.Database) -> None:
+    db.create_table("cities", {"name": str, "country": str}, key="name")
+    sql = "SELECT u.id, c.country FROM users u JOIN cities c ON c.name = u.city"
+    for name in ("first", "second"):
+        db.create_view(name, sql)
+
+    def columns() -> list[tuple[int, ...]]:
+        return [index.columns for index in db._catalog().tables["users"].indexes]
+
+    assert columns() == [(2,)]
+    db.drop_view("first")
+    assert columns() == [(2,)] and db.view("second").verify().ok
+    db.drop_view("second")
+    assert columns() == []
+    db.create_view("third", sql)
+    db.create_index("users", "city")  # now it is the user's
+    db.drop_view("third")
+    assert columns() == [(2,)]
+    db.drop_index("users", "city")
+    db.drop_column("users", "city")
