@@ -14,6 +14,7 @@ from pathlib import Path
 from .changetables.errors import InterfaceError, OperationalError
 from .config import Config
 from .coordinator.embedded import Engine, wall_clock_ms
+from .garbage import database_closed, database_opened
 from .ltm.commit_log.memory import MemoryLog
 from .ltm.commit_log.segments import SegmentLog
 from .ltm.driver import Ltm
@@ -51,6 +52,7 @@ class Node:
         self.engine = Engine(Ltm(log, store, config.cache_rows, logger.warning), wall_clock_ms)
         self.engine.start()
         _nodes.add(self)
+        database_opened()
 
     def next_tx_id(self) -> tuple[int, int]:
         return self._session, next(self._numbers)
@@ -74,6 +76,7 @@ class Node:
             return
         self.closed = True
         _nodes.discard(self)
+        database_closed()
         try:
             self.engine.close()
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import viewtide as vt
+from viewtide import garbage
 from viewtide.ltm.fair_lock import FairLock
 
 
@@ -121,3 +123,22 @@ def test_an_interrupted_build_says_that_it_was_interrupted(db_path: Path, monkey
     with vt.connect(db_path) as db:
         assert db.views() == []
         assert db.create_view("v", "SELECT x, COUNT(*) AS n FROM t GROUP BY x").verify().ok
+
+
+def test_the_garbage_collector_is_slower_while_a_database_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_open_count", 0)  # whatever other tests have left open
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(*garbage.PYTHON_THRESHOLDS)
+        with vt.connect("memory:"):
+            assert gc.get_threshold() == garbage.OPEN_THRESHOLDS
+            with vt.connect("memory:"):
+                pass
+            assert gc.get_threshold() == garbage.OPEN_THRESHOLDS
+        assert gc.get_threshold() == garbage.PYTHON_THRESHOLDS
+        gc.set_threshold(900, 5, 5)  # somebody's own choice stays
+        with vt.connect("memory:"):
+            assert gc.get_threshold() == (900, 5, 5)
+        assert gc.get_threshold() == (900, 5, 5)
+    finally:
+        gc.set_threshold(*before)
