@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
-from ..changetables.keeping import keep
+from ..changetables.keeping import Kept, keep
 from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, LookUp, ViewPlan, compile_view, needed_indexes
 from ..changetables.schema import Index, Table
@@ -92,8 +92,8 @@ class Planned:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        #: The missing hidden views, each after those that it reads.
-        self.missing: dict[str, tuple[Relation, Table]] = {}
+        #: The missing hidden views, each after those that it reads. Some may have been asked for in vain: see `needed`.
+        self.missing: dict[str, tuple[Relation, Table, Kept]] = {}
 
     def table(self, name: str) -> Table:
         planned = self.missing.get(name)
@@ -102,23 +102,34 @@ class Planned:
     def inner(self, relation: Relation) -> Table:
         name = hidden_name(relation)
         if name not in self._tables.views and name not in self.missing:
-            table = keep(relation, self).table(0, name)
-            self.missing[name] = (relation, table)
+            kept = keep(relation, self)
+            self.missing[name] = (relation, kept.table(0, name), kept)
         return self.table(name)
+
+    def needed(self, kept: Kept) -> dict[str, Relation]:
+        """The missing hidden views that something kept really reads, straight or through others."""
+        names: set[str] = set()
+        waiting = [*kept.reads]
+        while waiting:
+            name = waiting.pop()
+            if name in self.missing and name not in names:
+                names.add(name)
+                waiting += self.missing[name][2].reads
+        return {name: relation for name, (relation, _, _) in self.missing.items() if name in names}
 
     def plans(self) -> dict[str, ViewPlan]:
         """The plans of all hidden views, those that are still to be made included."""
         known = {name: rows.plan for name, rows in self._tables.views.items()}
-        missing = {name: compile_view(name, 0, relation, self) for name, (relation, _) in self.missing.items()}
+        missing = {name: compile_view(name, 0, relation, self) for name, (relation, _, _) in self.missing.items()}
         return {**known, **missing}
 
 
 def create_view(engine: Engine, name: str, relation: Relation, refresh: str, text: str, layout: str) -> None:
     """Make a view, and first the hidden views and the indexes that it needs."""
     planned = Planned(engine.ltm.tables)
-    keep(relation, planned)
+    needed = planned.needed(keep(relation, planned))
     # The text of a hidden view is the name of the view that it was made for: errors call it so until that is there.
-    views = [View(0, hidden, inner, refresh, name) for hidden, (inner, _) in planned.missing.items()]
+    views = [View(0, hidden, inner, refresh, name) for hidden, inner in needed.items()]
     views.append(View(0, name, relation, refresh, text, layout=layout))
     if _create_over_nothing(engine, views):
         return

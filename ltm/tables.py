@@ -12,6 +12,7 @@ from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
 from ..changetables.constraints import row_check
 from ..changetables.errors import InternalError
+from ..changetables.keeping import keep
 from ..changetables.keys import IndexCodec, index_codec
 from ..changetables.plan import ViewPlan, compile_view
 from ..changetables.rows import RowCodec, row_codec
@@ -116,7 +117,10 @@ class Tables:
         return self.source(name).table
 
     def inner(self, relation: Relation) -> Table:
-        return self.table(hidden_name(relation))
+        """Also of a hidden view that does not exist: it was asked for in a branch that turned out to be empty."""
+        name = hidden_name(relation)
+        found = self.views.get(name)
+        return keep(relation, self).table(0, name) if found is None else found.table
 
     # -- compiling
 

@@ -84,8 +84,8 @@ class Memory:
     def create_view(self, name: str, relation: Relation) -> ViewPlan:
         """Make a view as of the last commit, with the hidden views and the indexes that it needs."""
         planned = Planned(self.tables)
-        keep(relation, planned)
-        for hidden, (inner, _) in planned.missing.items():
+        kept = keep(relation, planned)
+        for hidden, inner in planned.needed(kept).items():
             self._create(hidden, inner)
         return self._create(name, relation)
 

@@ -87,3 +87,21 @@ def test_indexes_that_views_made_go_with_the_last_view_that_needs_them(db: vt.Da
     assert columns() == [(2,)]
     db.drop_index("users", "city")
     db.drop_column("users", "city")
+
+
+def test_a_branch_that_is_empty_keeps_nothing_and_harms_nothing(db: vt.Database, db_path: Path) -> None:
+    """WHERE rules out the rows that only the left side has, and with them the hidden view that would find these."""
+    db.create_table("orders", {"id": int, "user": int}, key="id")
+    sql = "SELECT u.id AS u, o.id FROM users u FULL JOIN orders o ON o.user = u.id WHERE o.id > 0"
+    view = db.create_view("v", sql)
+    read = {name for each in db._catalog().views.values() for name in each.reads}
+    assert {each.name for each in db._catalog().views.values() if each.hidden} <= read
+    db.create_view("w", "SELECT city, COUNT(*) AS n FROM users GROUP BY city")
+    db.drop_view("w")
+    db.create_index("users", "age")  # compiles all plans again
+    with db.transaction() as tx:
+        tx.insert("orders", [{"id": 1, "user": 1}, {"id": 2, "user": 99}, {"id": -1, "user": 2}])
+    assert view.rows() == [{"u": 1, "id": 1}, {"u": None, "id": 2}] and view.verify().ok
+    db.close()
+    with vt.connect(db_path) as reopened:
+        assert reopened.view("v").verify().ok
