@@ -432,7 +432,7 @@ class Database:
 
 
 def _output_positions(relation: Relation, key: str | Sequence[str]) -> tuple[int, ...]:
-    wanted = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else ()
+    wanted = (key,) if isinstance(key, str) else tuple(map(str, key)) if isinstance(key, Iterable) else ()
     outputs = [output.name for output in relation.fields]
     if not wanted or len(set(wanted)) != len(wanted):
         raise InterfaceError("the key of a view names one or more of its outputs, each once")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError, ProgrammingError
-from .changetables.keys import prefix_stop, table_range
+from .changetables.keys import VIEW_PREFIX_BYTES_WHOLE, prefix_stop, table_range
 from .changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, top_count
 from .changetables.schema import Table
 from .changetables.types import Row as Values
@@ -361,7 +361,7 @@ class ViewReads:
         reads, plan = self._reads, self._rows.plan
         reads._check_open()
         if plan.kept.leading:
-            first = plan.bound_of(plan.leading_key(view_key(plan.key_columns, key, columns)))
+            first = plan.leading_bound(view_key(plan.key_columns, key, columns))
             rows = self._outputs(first, prefix_stop(first), 1)
             return view_columns(self._rows).row(rows[0]) if rows else None
         stored_key = plan.key_of(view_key(plan.key_columns, key, columns))
@@ -390,10 +390,20 @@ class ViewReads:
         return reads._result(view_columns(self._rows), self._outputs(low, high, limit))
 
     def _outputs(self, low: bytes, high: bytes, limit: int | None) -> list[Values]:
+        """`low` and `high` are bounds of whole keys; stored ones are cut if they are long."""
         plan = self._rows.plan
+        if low >= high:
+            return []
         if plan.kept.kind == "ordered":
             return list(itertools.islice((row for key, row in self._top() if low <= key < high), limit))
-        stored: Iterable[tuple[bytes, Values | None]] = self._reads._view_rows(self._rows, low, high)
+        stored: Iterable[tuple[bytes, Values | None]]
+        if max(len(low), len(high)) > VIEW_PREFIX_BYTES_WHOLE:
+            cut_low, cut_high = low[:VIEW_PREFIX_BYTES_WHOLE], prefix_stop(high[:VIEW_PREFIX_BYTES_WHOLE])
+            found = self._reads._view_rows(self._rows, cut_low, cut_high)
+            between = [(plan.whole_key(state), state) for _, state in found]
+            stored = sorted(item for item in between if low <= item[0] < high)
+        else:
+            stored = self._reads._view_rows(self._rows, low, high)
         if plan.always:
             stored = list(stored) or [(plan.keys.encode_short(()), None)]
         if limit is None and plan.is_plain:

@@ -183,12 +183,12 @@ def _create_index(database: Database, statement: CreateIndex) -> None:
         if known is not None and not known.for_views:
             columns = ", ".join(column.text for column in statement.columns)
             raise _wrong(f"table {table.name!r} has an index on {columns} already", statement.columns[0])
-        if known is not None:
-            database._adopt_index(table.name, known, name)
-        else:
+        if known is None:
             build_index(database._engine, table.name, positions, name)
+        elif not statement.unique:
+            database._adopt_index(table.name, known, name)
         if statement.unique:
-            _make_unique(database, table.name, Unique(name, positions))
+            _make_unique(database, table.name, Unique(name, positions), adopted=known is not None)
 
 
 def _position(table: Table, name: Name) -> int:
@@ -199,8 +199,9 @@ def _position(table: Table, name: Name) -> int:
     return position
 
 
-def _make_unique(database: Database, name: str, unique: Unique) -> None:
-    """The index is there; from now on its columns are unique, if they are so far."""
+def _make_unique(database: Database, name: str, unique: Unique, *, adopted: bool) -> None:
+    """The index is there; from now on its columns are unique, if they are so far. One that was made for views is
+    adopted in the same change, or stays as it is."""
     ltm = database._engine.ltm
 
     def change(catalog: Catalog) -> Catalog:
@@ -217,12 +218,16 @@ def _make_unique(database: Database, name: str, unique: Unique) -> None:
                         hint="remove the duplicates first",
                     )
                 seen.add(values)
-        return catalog.with_table(replace(table, uniques=(*table.uniques, unique)))
+        index = next(each for each in table.indexes if each.columns == unique.columns)
+        own = replace(index, name=unique.name, for_views=False)
+        made = catalog.with_index(name, own)
+        return made.with_table(replace(made.tables[name], uniques=(*table.uniques, unique)))
 
     try:
         database._engine.change_catalog(change)
     except BaseException:
-        database._engine.change_catalog(lambda catalog: _without_index(catalog, name, unique.name))
+        if not adopted:
+            database._engine.change_catalog(lambda catalog: _without_index(catalog, name, unique.name))
         raise
 
 

@@ -2,7 +2,8 @@
 
 All systems get the same treatment: rows are made before a transaction's clock starts, the garbage collector is on, with
 Python's thresholds or those that the system under test sets itself, and what was alive before the cell is frozen so
-that no system pays for the leftovers of another. Clients stop by the clock, not by a signal from another thread, which might not get its turn.
+that no system pays for the leftovers of another. Clients stop by the clock, not by a signal from another thread, which
+might not get its turn.
 """
 
 from __future__ import annotations

@@ -345,10 +345,6 @@ class KeyCodec:
             self._prefixes[len(values)] = encoder
         return encoder(values)
 
-    def encode_prefix_short(self, values: tuple[Value, ...]) -> bytes:
-        """The same for keys by `encode_short`. A cut prefix finds other rows too: compare their values."""
-        return self.encode_prefix(values)[: KEY_BYTES_MAX - SHORTENED_TAIL_BYTES]
-
     def row_encoder(self, positions: Sequence[int], *, checked: bool = False) -> Encoder:
         """`encode_checked` or `encode_short` of the values at these positions of a row, without a tuple in between."""
         if len(positions) != len(self.columns):
@@ -398,11 +394,6 @@ class ViewKeyCodec(KeyCodec):
     def _encode_by_group(self, values: tuple[Value, ...]) -> bytes:
         key = self.group_prefix(values[:-1]) + self._encode_last(values[-1:])[TABLE_PREFIX_BYTES:]
         return key if len(key) <= _SHORTENED[0] else _shorten_key(key)
-
-    def encode_prefix_short(self, values: tuple[Value, ...]) -> bytes:
-        if len(values) == len(self.columns) - 1:
-            return self.group_prefix(values)
-        return self.encode_prefix(values)[: _INDEX_PREFIX[0]]
 
 
 class OrderedKeyCodec(KeyCodec):

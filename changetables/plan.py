@@ -331,23 +331,26 @@ class ViewPlan:
         ]
         return self.keys.encode_short(tuple(coerced))
 
-    def leading_key(self, key: object) -> tuple[object, ...]:
-        """The values of the key that the user chose for plain rows, in any form that a key may have."""
-        return _key_values(self.name, self.key_columns[: self.kept.leading], key)
+    def leading_bound(self, key: object) -> bytes:
+        """What the whole keys of rows begin with that the user's own key of plain rows finds, in any form of a key."""
+        return self.bound_of(_key_values(self.name, self.key_columns[: self.kept.leading], key))
 
     def bound_of(self, key: object) -> bytes:
-        """The bound of a scan for a user's key, which may have the first values of a composite key only."""
-        if isinstance(key, Mapping):
-            return self.key_of(key)
-        if not isinstance(key, tuple | list):
-            key = (key,)
-        if len(key) >= len(self.key_columns):
-            return self.key_of(key)
+        """The bound of a scan for a user's key, which may have the first values of a composite key only. It is whole:
+        stored keys that are long are cut, see `whole_key`."""
+        if isinstance(key, Mapping) or (isinstance(key, tuple | list) and len(key) >= len(self.key_columns)):
+            values = _key_values(self.name, self.key_columns, key)
+        else:
+            values = tuple(key) if isinstance(key, tuple | list) else (key,)
         coerced = [
             coerce(Column(name, type, nullable), value, f"{self.name}.{name}")
-            for (name, type, nullable), value in zip(self.key_columns, key, strict=False)
+            for (name, type, nullable), value in zip(self.key_columns, values, strict=False)
         ]
-        return self.keys.encode_prefix_short(tuple(coerced))
+        return self.keys.encode_prefix(tuple(coerced))
+
+    def whole_key(self, state: Row) -> bytes:
+        """The key of a stored row as it would be if keys could be of any length."""
+        return self.keys.encode(state[: len(self.key_columns)])
 
     def term(self, place: tuple[int, int]) -> Term:
         """The look-ups that follow a change of one source, given as (part, source in it)."""

@@ -6,7 +6,7 @@ A new catalog version makes a new `Tables`; what did not change is taken over, v
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
@@ -151,7 +151,7 @@ class Tables:
         ):
             plan = known.plan
         else:
-            plan = compile_view(view.name, view.id, view.relation, self, view.indexes)
+            plan = compile_view(view.name, view.id, view.relation, _Chosen(self, view), view.indexes)
         versions = known.versions if known else RowVersions(view.id, horizon, make_pack(), _decode_view_row)
         if known is not None and plan is known.plan:
             entries = known.indexes
@@ -181,6 +181,22 @@ class Tables:
     def _same(self, known: ViewRows, before: Tables) -> bool:
         """Whether everything that the plan was compiled for is as it was."""
         return all(_table_of(before, name) == self.table(name) for name in known.plan.reads)
+
+
+class _Chosen:
+    """The tables as one view sees them: with the indexes that were chosen for it when it was created. A plan must not
+    change to another index that comes later, which may go again."""
+
+    def __init__(self, tables: Tables, view: View) -> None:
+        self._tables, self._needs = tables, frozenset(view.needs)
+
+    def table(self, name: str) -> Table:
+        table = self._tables.table(name)
+        chosen = tuple(index for index in table.indexes if (name, index.columns) in self._needs)
+        return table if chosen == table.indexes else replace(table, indexes=chosen)
+
+    def inner(self, relation: Relation) -> Table:
+        return self._tables.inner(relation)
 
 
 def _any_fallible(views: list[ViewRows]) -> bool:

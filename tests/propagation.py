@@ -96,7 +96,9 @@ class Memory:
                 catalog = self.tables.catalog
                 self._adopt(catalog.with_index(table, Index(catalog.next_id, columns)))
         catalog = self.tables.catalog
-        self._adopt(catalog.with_view(View(catalog.next_id, name, relation, "sync", "", 1, reads=kept.reads)))
+        needs = needed_indexes(kept, {each: self.tables.table(each) for each in kept.sources})
+        view = View(catalog.next_id, name, relation, "sync", "", 1, reads=kept.reads, needs=needs)
+        self._adopt(catalog.with_view(view))
         plan = self.plan(name)
         contents = Folded(plan)
         contents.refresh(self.run(plan.contribute_constants()))

@@ -105,3 +105,44 @@ def test_a_branch_that_is_empty_keeps_nothing_and_harms_nothing(db: vt.Database,
     db.close()
     with vt.connect(db_path) as reopened:
         assert reopened.view("v").verify().ok
+
+
+def test_long_keys_are_told_apart(db: vt.Database) -> None:
+    """Keys are cut where they are too long for the store; what begins alike is told apart by the values."""
+    long = ["p" * 470, "p" * 470 + "x" * 20, "p" * 470 + "x" * 20 + "1"]
+    with db.transaction() as tx:
+        tx.insert("users", [{"id": 10 + place, "email": text} for place, text in enumerate(long)])
+    by_email = db.create_view("by_email", "SELECT email, id FROM users", key="email")
+    groups = db.create_view("groups", "SELECT email, COUNT(*) AS n FROM users GROUP BY email")
+    for place, text in enumerate(long):
+        assert by_email.get(text) == {"email": text, "id": 10 + place}
+    assert by_email.get("p" * 470 + "y") is None
+    for view in (by_email, groups):
+        assert [row.email for row in view.scan(start="b", stop=long[0])] == ["b@x", "c@x"]
+        assert [row.email for row in view.scan(start=long[0], stop=long[2])] == long[:2]
+        assert view.scan(start=long[2], stop=long[0]).rowcount == 0
+
+
+def test_an_index_of_another_view_may_come_and_go(db: vt.Database) -> None:
+    """A plan keeps to the indexes that were chosen for it, however useful those are that come later."""
+    db.create_table("t", {"id": int, "g": int, "h": int, "k": int}, key="id", indexes=["g"])
+    db.create_table("r", {"id": int, "g": int, "h": int, "k": int}, key="id")
+    db.create_view("a", "SELECT r.id, t.id AS t FROM r JOIN t ON r.g = t.g AND r.h = t.h AND r.k = t.k")
+    db.create_view("d", "SELECT r.id, t.id AS t FROM r JOIN t ON r.h = t.h AND r.k = t.k")
+    with pytest.raises(vt.ProgrammingError, match="'a'"):
+        db.drop_index("t", "g")
+    db.drop_view("d")
+    with db.transaction() as tx:
+        tx.insert("t", {"id": 1, "g": 1, "h": 2, "k": 3})
+        tx.insert("r", {"id": 5, "g": 1, "h": 2, "k": 3})
+    assert db.view("a").rows() == [{"id": 5, "t": 1}]
+
+
+def test_a_unique_index_that_is_refused_leaves_the_views_theirs(db: vt.Database) -> None:
+    db.create_table("cities", {"name": str}, key="name")
+    view = db.create_view("v", "SELECT u.id FROM users u JOIN cities c ON c.name = u.city")
+    with pytest.raises(vt.IntegrityError):
+        db.sql("CREATE UNIQUE INDEX one ON users (city)")
+    with db.transaction() as tx:
+        tx.insert("cities", {"name": "Rome"})
+    assert [row.id for row in view.rows()] == [1, 3] and view.verify().ok
