@@ -30,10 +30,11 @@ from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
 from .config import CACHE_ROWS, Config
-from .coordinator.build import Planned, build_index, create_view
+from .coordinator.build import build_index, create_view
 from .ltm.catalog import Catalog, without_views
 from .ltm.catalog import View as CatalogView
 from .ltm.driver import NEWEST
+from .ltm.tables import Planned
 from .names import nearest
 from .node import Node, open_directory, open_memory
 from .reads import Snapshot, sources, unknown_table, view_rows

@@ -99,7 +99,9 @@ def _interval_refused() -> UnsupportedView:
 
 def no_operator(left: Type, op: str, right: Type) -> ProgrammingError:
     message = f"operator does not exist: {sql_name(left)} {op} {sql_name(right)}"
-    return ProgrammingError(message, hint=_CAST_HINT)
+    # A list as the value of a parameter is json.
+    hint = "write one ? for each value of a list" if "json" in (left.kind, right.kind) else _CAST_HINT
+    return ProgrammingError(message, hint=hint)
 
 
 def no_function(name: str, arguments: Sequence[Expression]) -> ProgrammingError:

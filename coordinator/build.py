@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ..changetables.algebra import Relation
-from ..changetables.branches import hidden_name
-from ..changetables.keeping import Kept, keep
+from ..changetables.keeping import keep
 from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, LookUp, ViewPlan, compile_view, needed_indexes
-from ..changetables.schema import Index, Table
+from ..changetables.schema import Index
 from ..changetables.types import Row
 from ..ltm.catalog import Catalog, View
 from ..ltm.driver import NEWEST
-from ..ltm.tables import TableRows, Tables, ViewRows
+from ..ltm.tables import Planned, TableRows, Tables, ViewRows
 from .embedded import Engine
 
 #: Rows worked on while writers wait: about 2 ms of their time.
@@ -85,43 +84,6 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
             entries.versions.put_entry(prefix, entry, ts, key)
     ltm.wrote_unlogged(len(page))
     return [key for key, _ in page]
-
-
-class Planned:
-    """What a view would need: the tables and views that there are, and hidden ones that are still to be made."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        #: The missing hidden views, each after those that it reads. Some may have been asked for in vain: see `needed`.
-        self.missing: dict[str, tuple[Relation, Table, Kept]] = {}
-
-    def table(self, name: str) -> Table:
-        planned = self.missing.get(name)
-        return self._tables.table(name) if planned is None else planned[1]
-
-    def inner(self, relation: Relation) -> Table:
-        name = hidden_name(relation)
-        if name not in self._tables.views and name not in self.missing:
-            kept = keep(relation, self)
-            self.missing[name] = (relation, kept.table(0, name), kept)
-        return self.table(name)
-
-    def needed(self, kept: Kept) -> dict[str, Relation]:
-        """The missing hidden views that something kept really reads, straight or through others."""
-        names: set[str] = set()
-        waiting = [*kept.reads]
-        while waiting:
-            name = waiting.pop()
-            if name in self.missing and name not in names:
-                names.add(name)
-                waiting += self.missing[name][2].reads
-        return {name: relation for name, (relation, _, _) in self.missing.items() if name in names}
-
-    def plans(self) -> dict[str, ViewPlan]:
-        """The plans of all hidden views, those that are still to be made included."""
-        known = {name: rows.plan for name, rows in self._tables.views.items()}
-        missing = {name: compile_view(name, 0, relation, self) for name, (relation, _, _) in self.missing.items()}
-        return {**known, **missing}
 
 
 def create_view(engine: Engine, name: str, relation: Relation, refresh: str, text: str, layout: str) -> None:

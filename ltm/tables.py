@@ -12,7 +12,7 @@ from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
 from ..changetables.constraints import row_check
 from ..changetables.errors import InternalError
-from ..changetables.keeping import keep
+from ..changetables.keeping import Kept, keep
 from ..changetables.keys import IndexCodec, index_codec
 from ..changetables.plan import ViewPlan, compile_view
 from ..changetables.rows import RowCodec, row_codec
@@ -118,9 +118,8 @@ class Tables:
 
     def inner(self, relation: Relation) -> Table:
         """Also of a hidden view that does not exist: it was asked for in a branch that turned out to be empty."""
-        name = hidden_name(relation)
-        found = self.views.get(name)
-        return keep(relation, self).table(0, name) if found is None else found.table
+        found = self.views.get(hidden_name(relation))
+        return Planned(self).inner(relation) if found is None else found.table
 
     # -- compiling
 
@@ -181,6 +180,43 @@ class Tables:
     def _same(self, known: ViewRows, before: Tables) -> bool:
         """Whether everything that the plan was compiled for is as it was."""
         return all(_table_of(before, name) == self.table(name) for name in known.plan.reads)
+
+
+class Planned:
+    """What a view would need: the tables and views that there are, and hidden ones that are still to be made."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        #: The missing hidden views, each after those that it reads. Some may have been asked for in vain: see `needed`.
+        self.missing: dict[str, tuple[Relation, Table, Kept]] = {}
+
+    def table(self, name: str) -> Table:
+        planned = self.missing.get(name)
+        return self._tables.table(name) if planned is None else planned[1]
+
+    def inner(self, relation: Relation) -> Table:
+        name = hidden_name(relation)
+        if name not in self._tables.views and name not in self.missing:
+            kept = keep(relation, self)
+            self.missing[name] = (relation, kept.table(0, name), kept)
+        return self.table(name)
+
+    def needed(self, kept: Kept) -> dict[str, Relation]:
+        """The missing hidden views that something kept really reads, straight or through others."""
+        names: set[str] = set()
+        waiting = [*kept.reads]
+        while waiting:
+            name = waiting.pop()
+            if name in self.missing and name not in names:
+                names.add(name)
+                waiting += self.missing[name][2].reads
+        return {name: relation for name, (relation, _, _) in self.missing.items() if name in names}
+
+    def plans(self) -> dict[str, ViewPlan]:
+        """The plans of all hidden views, those that are still to be made included."""
+        known = {name: rows.plan for name, rows in self._tables.views.items()}
+        missing = {name: compile_view(name, 0, relation, self) for name, (relation, _, _) in self.missing.items()}
+        return {**known, **missing}
 
 
 class _Chosen:

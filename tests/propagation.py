@@ -34,10 +34,9 @@ from viewtide.changetables.plan import (
 from viewtide.changetables.recompute import recompute
 from viewtide.changetables.schema import Index, Table
 from viewtide.changetables.types import Row, Value
-from viewtide.coordinator.build import Planned
 from viewtide.coordinator.transaction import ANY, Request, Transaction
 from viewtide.ltm.catalog import Catalog, View
-from viewtide.ltm.tables import Tables, ViewRows
+from viewtide.ltm.tables import Planned, Tables, ViewRows
 from viewtide.ltm.versions import Horizon
 
 #: Rows by their stored key.

@@ -51,8 +51,10 @@ class Parameters:
         if self._named:
             raise source.wrong("a mapping for ? parameters", None, hint="pass a list, or write :name")
         if len(numbers) != len(self._values):
-            message = f"the text has {len(numbers)} parameters, {len(self._values)} values were given"
-            raise source.wrong(message, None, hint="give one value for each ?")
+            plural = "" if len(numbers) == 1 else "s"
+            message = f"the text has {len(numbers)} parameter{plural}, values given: {len(self._values)}"
+            hint = "give one value for each ?" if numbers else "parameters are written ? or :name"
+            raise source.wrong(message, None, hint=hint)
 
     def _check_names(self, source: SqlText, offsets: Mapping[int | str, int], names: list[str]) -> None:
         if not self._named:

@@ -55,7 +55,7 @@ FEATURE_MIN = {"dev": 0, "full": 1, "soak": 20}[PROFILE]
 REFUSED_SHARE_MAX = 0.08
 #: Every so many cases the database is a directory, and is opened again from a copy.
 DIRECTORY_EVERY = 16
-#: In every so many cases the queries of the views are also asked ad hoc, and the catalog is changed at the end.
+#: Every so many cases are looked at more closely: see `Run`.
 SAMPLED_EVERY = 3
 FEATURES = (
     "2-way join", "3-way join", "4-way join", "inner join", "left join", "right join", "full join", "self-join",
@@ -108,12 +108,15 @@ class Seen:
 class Run:
     """A case on both sides, step by step. In PostgreSQL all of it is one transaction, which is rolled back."""
 
-    def __init__(self, made: Case, server: Postgres, seen: Seen, directory: Path | None = None) -> None:
+    def __init__(
+        self, made: Case, server: Postgres, seen: Seen, directory: Path | None = None, *, sampled: bool = False
+    ) -> None:
         self.case, self.server, self.seen = made, server, seen
         self.tables = {table.name: table for table in made.tables}
         self.directory = directory
         self.refused: set[str] = set()
-        self.sampled = len(made.line()) % SAMPLED_EVERY == 0
+        #: Whether the queries of the views are also asked ad hoc, and the catalog is changed at the end.
+        self.sampled = sampled
         self.db = vt.connect("memory:" if directory is None else directory)
 
     def __call__(self) -> None:
@@ -451,10 +454,10 @@ def _with(items: tuple[T, ...], number: int, item: T) -> tuple[T, ...]:
     return (*items[:number], item, *items[number + 1 :])
 
 
-def outcome(made: Case, server: Postgres, seen: Seen | None = None, directory: Path | None = None) -> str:
+def outcome(made: Case, server: Postgres, seen: Seen | None = None) -> str:
     """The kind of the difference that a case shows; empty if there is none, or if it is no case any more."""
     try:
-        Run(made, server, seen or Seen(), directory)()
+        Run(made, server, seen or Seen(), sampled=True)()
     except Difference as difference:
         return difference.kind
     except Invalid:
@@ -481,7 +484,7 @@ def test_cases_that_once_failed(postgres: Postgres) -> None:
         # What was fixed for the history that showed it must hold for others, too.
         for steps in (made.steps, history(made.tables, len(line))):
             try:
-                Run(dataclasses.replace(made, steps=steps), postgres, seen)()
+                Run(dataclasses.replace(made, steps=steps), postgres, seen, sampled=True)()
             except Exception as error:
                 raise AssertionError(f"{made.name}: {error}") from error
     assert seen.views + seen.refused >= 2 * len(lines)
@@ -492,8 +495,8 @@ def test_cases_that_once_failed(postgres: Postgres) -> None:
 def test_views_have_the_rows_of_postgres(part: int, postgres: Postgres, tmp_path: Path) -> None:
     seen, started = Seen(), time.monotonic()
     for number in itertools.count(part, PARTS):
-        directory = tmp_path / f"{number}.db" if number % (PARTS * DIRECTORY_EVERY) == part else None
-        _run_or_explain(case(number), postgres, seen, directory)
+        directory = tmp_path / f"{number}.db" if number // PARTS % DIRECTORY_EVERY == 0 else None
+        _run_or_explain(case(number), postgres, seen, directory, sampled=number // PARTS % SAMPLED_EVERY == 0)
         if seen.views * PARTS >= VIEW_HISTORIES_MIN:
             break
     seconds = time.monotonic() - started
@@ -505,10 +508,10 @@ def test_views_have_the_rows_of_postgres(part: int, postgres: Postgres, tmp_path
     assert seen.failed_steps * PARTS >= FEATURE_MIN, "no transaction failed as in PostgreSQL"
 
 
-def _run_or_explain(made: Case, server: Postgres, seen: Seen, directory: Path | None) -> None:
+def _run_or_explain(made: Case, server: Postgres, seen: Seen, directory: Path | None, *, sampled: bool) -> None:
     """Run the case; if it fails, fail with the line that keeps it."""
     try:
-        Run(made, server, seen, directory)()
+        Run(made, server, seen, directory, sampled=sampled)()
     except (Difference, vt.Error) as error:
         kind = outcome(made, server)
         short = shortened(made, lambda smaller: outcome(smaller, server) == kind) if kind else made
@@ -519,7 +522,7 @@ def _main(seeds: Iterable[int]) -> None:
     with running_postgres() as server:
         for seed in seeds:
             try:
-                _run_or_explain(case(seed), server, Seen(), None)
+                _run_or_explain(case(seed), server, Seen(), None, sampled=True)
             except AssertionError as error:
                 print(error)
 

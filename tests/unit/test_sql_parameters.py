@@ -144,9 +144,9 @@ def test_limits_and_subqueries_take_parameters() -> None:
 @pytest.mark.parametrize(
     ("sql", "values", "message"),
     [
-        ("a = ?", [], "the text has 1 parameters, 0 values were given"),
-        ("a = ?", [1, 2], "the text has 1 parameters, 2 values were given"),
-        ("a = 1", [1], "the text has 0 parameters, 1 values were given"),
+        ("a = ?", [], "the text has 1 parameter, values given: 0"),
+        ("a = ?", [1, 2], "the text has 1 parameter, values given: 2"),
+        ("a = 1", [1], "the text has 0 parameters, values given: 1"),
         ("a = ?", {"a": 1}, "a mapping for ? parameters"),
         ("a = :n", [1], "parameter :n needs a mapping at line 1, column 28"),
         ("a = :n", {}, "no value for parameter :n at line 1, column 28"),

@@ -146,3 +146,20 @@ def test_a_unique_index_that_is_refused_leaves_the_views_theirs(db: vt.Database)
     with db.transaction() as tx:
         tx.insert("cities", {"name": "Rome"})
     assert [row.id for row in view.rows()] == [1, 3] and view.verify().ok
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT COUNT(*) AS n FROM t a RIGHT JOIN t b ON a.id = b.x RIGHT JOIN t c ON b.y = c.y WHERE b.x > a.id",
+        "SELECT b.x FROM t a FULL JOIN t b ON a.x = b.id FULL JOIN t c ON c.y = b.y JOIN u d ON a.x = d.id",
+    ],
+    ids=["right", "full"],
+)
+def test_an_empty_branch_below_another_outer_join(db: vt.Database, sql: str) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY, x int NOT NULL, y int); CREATE TABLE u (id int PRIMARY KEY)")
+    view = db.create_view("v", sql)
+    db.sql("INSERT INTO t VALUES (1, 2, 3), (2, 3, 3), (3, 1, NULL); INSERT INTO u VALUES (2), (3)")
+    db.create_index("t", "y")
+    db.sql("DELETE FROM t WHERE id = 3")
+    assert view.verify().ok
