@@ -70,7 +70,7 @@ IN_TRANSACTIONS = [
     Case("unknown table to write", vt.ProgrammingError, lambda tx: tx.insert("event", {}), "'event'", "events"),
     Case("table that is a view", vt.ProgrammingError, lambda tx: tx.get("sums", 1), "view", "view('sums')"),
     Case("write to a view", vt.ProgrammingError, lambda tx: tx.insert("sums", {}), "view", "view('sums')"),
-    Case("table of no name", vt.ProgrammingError, lambda tx: tx.get(None, 1)),  # type: ignore[arg-type]
+    Case("table of no name", vt.InterfaceError, lambda tx: tx.get(None, 1)),  # type: ignore[arg-type]
     Case("unknown view", vt.ProgrammingError, lambda tx: tx.view("sum"), "'sum'", "sums"),
     Case("view that is a table", vt.ProgrammingError, lambda tx: tx.view("events"), "'events'", ""),
     Case("unknown column", vt.ProgrammingError, _insert(costs=1), "'costs'", "cost"),

@@ -656,7 +656,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_a_bar(shop: vt.Database) -> None:
+def test_a_terminal_shows_a_bar(shop: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one shows no bars
     out, err = io.StringIO(), Terminal()
     assert run_verify(shop, ["groups"], repair=False, as_json=False, out=out, err=err)
     assert "groups" in err.getvalue() and "%" in err.getvalue()
