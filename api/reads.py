@@ -494,7 +494,7 @@ def view_columns(rows: ViewRows) -> Columns:
 
 def view_rows(name: str, tables: Tables) -> ViewRows:
     if not isinstance(name, str):
-        raise InterfaceError(f"a view is named by text, not {type(name).__name__}")
+        raise InterfaceError(f"a view is named by text, not {type(name).__name__}", hint="give its name")
     rows = tables.views.get(name)
     if rows is None and name in tables.by_name:
         raise ProgrammingError(f"{name!r} is a table", hint="read it with get, find or scan in a transaction")
@@ -512,7 +512,7 @@ def sources(tables: Tables) -> dict[str, Table]:
 
 def unknown_table(name: object, tables: Tables) -> Error:
     if not isinstance(name, str):
-        return InterfaceError(f"a table is named by text, not {type(name).__name__}")
+        return InterfaceError(f"a table is named by text, not {type(name).__name__}", hint="give its name")
     if name in tables.views:
         return ProgrammingError(f"{name!r} is a view", hint=f"read it with .view({name!r})")
     return ProgrammingError(f"there is no table {name!r}", hint=nearest(name, tables.by_name))
