@@ -274,9 +274,9 @@ def test_parameters_by_name(db: vt.Database) -> None:
 @pytest.mark.parametrize(
     ("text", "params", "message"),
     [
-        ("SELECT ?", None, "1 parameters, 0 values"),
-        ("SELECT ?", [1, 2], "1 parameters, 2 values"),
-        ("SELECT 1", [1], "0 parameters, 1 values"),
+        ("SELECT ?", None, "1 parameter, values given: 0"),
+        ("SELECT ?", [1, 2], "1 parameter, values given: 2"),
+        ("SELECT 1", [1], "0 parameters, values given: 1"),
         ("SELECT :a", {"b": 1}, "no value for parameter :a"),
         ("SELECT :a", [1], "needs a mapping"),
         ("SELECT ?", {"a": 1}, "a mapping for"),
