@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from .changetables.algebra import Keyed, Relation
-from .changetables.branches import is_hidden, positions_of
+from .changetables.branches import is_hidden
 from .changetables.builder import Query
 from .changetables.errors import (
     Error,
@@ -26,6 +26,7 @@ from .changetables.errors import (
 from .changetables.explain import explain
 from .changetables.keys import table_range
 from .changetables.plan import ViewPlan, compile_view
+from .changetables.rewriting import positions
 from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
@@ -259,7 +260,7 @@ class Database:
             dropped = replace(before.columns[position], dropped=True, nullable=True)
             columns = (*before.columns[:position], dropped, *before.columns[position + 1 :])
             # A condition on a column goes with it, as in PostgreSQL.
-            checks = tuple(check for check in before.checks if position not in positions_of(check.condition))
+            checks = tuple(check for check in before.checks if position not in positions(check.condition))
             after = replace(before, columns=columns, checks=checks)
             self._engine.change_catalog(lambda catalog: catalog.with_table(after))
 

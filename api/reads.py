@@ -112,9 +112,6 @@ class Reads:
         """The row as this transaction left it, in a tuple; None if it did not touch it."""
         return None
 
-    def _own_rows(self) -> OwnRows:
-        return {}
-
     def _read_key(self, table_id: int, key: bytes) -> None:
         """`key` was read."""
 

@@ -122,7 +122,7 @@ def _new_rows(
 def _fit(target: TableRows, position: int) -> Fit:
     """The column's converter: lengths, precisions, ranges and NULL, with the same errors as the Python API's."""
     column = target.table.columns[position]
-    convert = target.codec._converters[column.name][1]
+    convert = target.codec.converter(column.name)
     if column.type.kind != "json":
         return convert
 

@@ -286,9 +286,6 @@ class Transaction(Reads):
         self._read_key(rows.table.id, key)
         return _effective(intent, self._ltm.read(rows.versions, key, self._begin()))
 
-    def _own_rows(self) -> OwnRows:
-        return {name: self._own(rows) for name, rows in self._request.tables.items()}
-
     def _read_key(self, table_id: int, key: bytes) -> None:
         self._request.keys.add((table_id, key))
 

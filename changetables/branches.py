@@ -50,6 +50,7 @@ from .algebra import (
 from .compiler import sources_of
 from .errors import UnsupportedView
 from .expressions import Call, ColumnRef, Expression, Literal
+from .rewriting import conjuncts, moved, positions, substituted
 from .schema import Table
 from .types import BOOL, INT, Type
 
@@ -144,23 +145,6 @@ def is_hidden(name: str) -> bool:
 # --- expressions ---
 
 
-def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:
-    """The expression with each column replaced by what it stands for."""
-    if isinstance(expression, ColumnRef):
-        return columns[expression.position]
-    if isinstance(expression, Call):
-        return replace(expression, args=tuple(substitute(argument, columns) for argument in expression.args))
-    return expression
-
-
-def conjuncts(condition: Expression | None) -> list[Expression]:
-    if condition is None:
-        return []
-    if isinstance(condition, Call) and condition.op == "and":
-        return [part for argument in condition.args for part in conjuncts(argument)]
-    return [condition]
-
-
 def columns_of(expression: Expression) -> Iterator[ColumnRef]:
     if isinstance(expression, ColumnRef):
         yield expression
@@ -176,17 +160,6 @@ def _moved(expression: Expression, by: int) -> Expression:
     if isinstance(expression, Call):
         return replace(expression, args=tuple(_moved(argument, by) for argument in expression.args))
     return expression
-
-
-def positions_of(expression: Expression) -> set[int]:
-    """The columns that an expression over one relation reads."""
-    return {reference.position for reference in columns_of(expression)}
-
-
-def _shifted(expression: Expression, by: int) -> Expression:
-    """The expression with its positions moved: for conditions that read the right side of a join alone."""
-    highest = max(positions_of(expression), default=0)
-    return _placed(expression, range(by, by + highest + 1))
 
 
 def _placed(expression: Expression, places: Sequence[int]) -> Expression:
@@ -248,7 +221,7 @@ def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[B
         case Project():
             expressions = [output.expression for output in relation.outputs]
             return [
-                replace(branch, columns=tuple(substitute(expression, branch.columns) for expression in expressions))
+                replace(branch, columns=tuple(substituted(expression, branch.columns) for expression in expressions))
                 for branch in _expand(relation.input, stored, path)
             ]
         case Join():
@@ -314,7 +287,7 @@ def _values(relation: Values, path: tuple[int, ...]) -> list[Branch]:
 def _filtered(branches: list[Branch], conditions: Sequence[Expression]) -> list[Branch]:
     kept = []
     for branch in branches:
-        added = tuple(substitute(condition, branch.columns) for condition in conditions)
+        added = tuple(substituted(condition, branch.columns) for condition in conditions)
         if not any(map(_never_true, added)):
             kept.append(replace(branch, conditions=(*branch.conditions, *added)))
     return kept
@@ -441,9 +414,9 @@ class _Condition:
 def _split(condition: Expression | None, left_count: int) -> _Condition:
     pairs, left, right, mixed = [], [], [], []
     for part in conjuncts(condition):
-        sides = {position >= left_count for position in positions_of(part)}
+        sides = {position >= left_count for position in positions(part)}
         if sides == {True}:
-            right.append(_shifted(part, -left_count))
+            right.append(moved(part, -left_count))
         elif len(sides) < 2:
             left.append(part)
         elif (pair := _pair(part, left_count)) is not None:
@@ -459,10 +432,10 @@ def _pair(part: Expression, left_count: int) -> Pair | None:
     one, other = part.args
     null_safe = part.op == "is_not_distinct"
     for mine, theirs in ((one, other), (other, one)):
-        if all(position < left_count for position in positions_of(mine)) and all(
-            position >= left_count for position in positions_of(theirs)
+        if all(position < left_count for position in positions(mine)) and all(
+            position >= left_count for position in positions(theirs)
         ):
-            return mine, _shifted(theirs, -left_count), null_safe
+            return mine, moved(theirs, -left_count), null_safe
     return None
 
 
@@ -557,7 +530,7 @@ def _found_by_keys(
     table = stored.inner(canonical(Distinct(Project(right, outputs))))
     return [
         _bound(
-            branch, table, [(substitute(mine, branch.columns), null_safe) for mine, _, null_safe in pairs], anti=anti
+            branch, table, [(substituted(mine, branch.columns), null_safe) for mine, _, null_safe in pairs], anti=anti
         )
         for branch in branches
     ]

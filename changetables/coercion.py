@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from . import signatures
 from .errors import ProgrammingError, UnsupportedView
-from .expressions import Aggregate, Call, ColumnRef, Expression, Literal
+from .expressions import Aggregate, Call, Expression, Literal
 from .literals import decimal_of_digits, fit, is_number, read_interval, sql_name, value_of_text
 from .types import BOOL, DATE, DECIMAL, FLOAT, INT, INT_MAX, INT_MIN, STR, TIMESTAMP, TIMESTAMPTZ, Type
 
@@ -475,13 +475,3 @@ def aggregate(name: str, argument: Expression) -> Aggregate:
     if name == "avg" and kind == "int":
         return Aggregate("avg", argument, DECIMAL)
     return Aggregate(name, argument, Type(kind))
-
-
-def join_columns(expression: Expression) -> tuple[ColumnRef, ColumnRef] | None:
-    """The two columns of an equality that a look-up by key can serve: different sources, nothing converted."""
-    if not isinstance(expression, Call) or expression.op != "=":
-        return None
-    left, right = expression.args
-    if not isinstance(left, ColumnRef) or not isinstance(right, ColumnRef) or left.source == right.source:
-        return None
-    return (left, right) if left.source < right.source else (right, left)

@@ -42,12 +42,11 @@ from .branches import (
     Stored,
     aligned,
     canonical,
-    conjuncts,
     expand,
     join_graph,
-    substitute,
 )
 from .expressions import Aggregate, Call, ColumnRef, Expression
+from .rewriting import conjuncts, substituted
 from .schema import Column, Index, Table
 from .types import BOOL, INT, Type
 
@@ -206,8 +205,8 @@ def _peeled(relation: Relation) -> tuple[Relation, list[Output], list[Expression
     while isinstance(core, Project | Filter) or (isinstance(core, Top) and core.limit is None and not core.offset):
         if isinstance(core, Project):
             inner = [output.expression for output in core.outputs]
-            expressions = [substitute(expression, inner) for expression in expressions]
-            conditions = [substitute(condition, inner) for condition in conditions]
+            expressions = [substituted(expression, inner) for expression in expressions]
+            conditions = [substituted(condition, inner) for condition in conditions]
         elif isinstance(core, Filter):
             conditions = [*conjuncts(core.condition), *conditions]
         core = core.input
@@ -288,9 +287,9 @@ def _ordered(top: Top, outputs: Sequence[Output], stored: Stored) -> Kept:
     parts = []
     for branch in branches:
         graph = join_graph(branch, stored)
-        order = [substitute(item.expression, graph.columns) for item in top.order]
+        order = [substituted(item.expression, graph.columns) for item in top.order]
         key = (*order, *graph.columns, *(part.expression for part in graph.keys))
-        values = tuple(substitute(output.expression, graph.columns) for output in outputs)
+        values = tuple(substituted(output.expression, graph.columns) for output in outputs)
         parts.append(Part(graph, key, values, None, _weights(graph, stored)))
     ascending = [
         *(Order(column(top.input, place), False, False) for place in range(len(top.input.fields))),
@@ -406,7 +405,7 @@ def _argument(aggregate: Aggregate, graphs: Sequence[JoinGraph]) -> Argument:
     argument = aggregate.argument
     assert argument is not None, "count(*) has none"
     # A distinct argument comes from a view of values that are not NULL, but its group may have no row there.
-    nullable = aggregate.distinct or any(_may_be_null(substitute(argument, graph.columns)) for graph in graphs)
+    nullable = aggregate.distinct or any(_may_be_null(substituted(argument, graph.columns)) for graph in graphs)
     return Argument(argument.type, nullable, _has_fixed_scale(argument))
 
 
@@ -429,9 +428,10 @@ def _group_part(
     stored: Stored,
 ) -> Part:
     values = tuple(
-        None if number in distinct else substitute(argument, graph.columns) for number, argument in enumerate(arguments)
+        None if number in distinct else substituted(argument, graph.columns)
+        for number, argument in enumerate(arguments)
     )
-    key = tuple(substitute(expression, graph.columns) for expression in keys)
+    key = tuple(substituted(expression, graph.columns) for expression in keys)
     return Part(graph, key, values, 0, _weights(graph, stored))
 
 

@@ -7,7 +7,6 @@ missing it is installed where that is possible; where it is not, the tests fail 
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -19,7 +18,7 @@ import psycopg
 import pytest
 
 from bench.errors import BenchError
-from bench.peers.postgres import PostgresServer, _program, _run, _server_user, _stop, _User, _wait_until_ready
+from bench.peers.postgres import PostgresServer, _program, _run, _server_user, running
 
 #: The version whose results the engine promises.
 MAJOR_VERSION = 15
@@ -81,7 +80,7 @@ def running_postgres() -> Iterator[Postgres]:
         user = _server_user(parent, folder)
         made = _run([programs[0], "-D", str(folder / "data"), *_INITDB_OPTIONS], folder, user)
         assert made.returncode == 0, f"initdb failed: {made.stdout}{made.stderr}"
-        with _running(programs[1], folder, user):
+        with running(programs[1], folder, user, _SETTINGS):
             conninfo = PostgresServer(folder).conninfo("postgres")
             with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
                 version = connection.info.server_version // 10_000
@@ -99,30 +98,3 @@ def _installed(program: str) -> str:
         done = subprocess.run([str(_INSTALL), "postgres"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"PostgreSQL is missing: {done.stdout}{done.stderr}"
         return _program(program)
-
-
-@contextmanager
-def _running(program: str, folder: Path, user: _User) -> Iterator[None]:
-    command = [program, "-D", str(folder / "data"), "-k", str(folder)]
-    for name, value in _SETTINGS.items():
-        command += ["-c", f"{name}={value}"]
-    log_path = folder / "server.log"
-    with log_path.open("wb") as log:
-        # A session of its own: a Ctrl-C at the terminal reaches pytest, which then stops the server in order.
-        server = subprocess.Popen(
-            command,
-            cwd=folder,
-            user=user.name,
-            group=user.group,
-            extra_groups=user.extra_groups,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "TZ": "UTC"},
-        )
-    try:
-        _wait_until_ready(server, folder, log_path)
-        yield
-    finally:
-        _stop(server)

@@ -24,7 +24,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +179,7 @@ def postgres_server(parent: Path) -> Iterator[PostgresServer]:
     try:
         user = _server_user(parent, folder)
         _initdb(initdb, folder, user)
-        with _running(postgres, folder, user):
+        with running(postgres, folder, user, SETTINGS):
             server = PostgresServer(folder)
             server.create_template()
             yield server
@@ -255,10 +255,10 @@ def _initdb(program: str, folder: Path, user: _User) -> None:
 
 
 @contextmanager
-def _running(program: str, folder: Path, user: _User) -> Iterator[None]:
+def running(program: str, folder: Path, user: _User, settings: Mapping[str, str]) -> Iterator[None]:
     """The server as a child of this process: it is stopped by its own pid, and only it."""
     command = [program, "-D", str(folder / "data"), "-k", str(folder)]
-    for name, value in SETTINGS.items():
+    for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
