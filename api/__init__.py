@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import aio as aio
+    from .changes import ViewChange
     from .changetables.builder import (
         JoinEdge,
         JoinTable,
@@ -43,9 +44,12 @@ if TYPE_CHECKING:
         Unavailable,
         UnsupportedView,
     )
+    from .freshness import TargetLag, target_lag
     from .reads import Snapshot
     from .rows import Result, Row, Token
+    from .status import DatabaseStatus, HotGroup, StepStatus, ViewManagerStatus, ViewStatus
     from .transaction import Transaction
+    from .verify import VerifyReport
     from .view import View
 
 __version__ = "0.1.0"
@@ -66,6 +70,7 @@ _HOMES = {
         "var_pop",
         "var_samp",
     ),
+    "changes": ("ViewChange",),
     "database": ("Database", "column", "connect"),
     "errors": (
         "Busy",
@@ -84,9 +89,12 @@ _HOMES = {
         "Unavailable",
         "UnsupportedView",
     ),
+    "freshness": ("TargetLag", "target_lag"),
     "reads": ("Snapshot",),
     "rows": ("Result", "Row", "Token"),
+    "status": ("DatabaseStatus", "HotGroup", "StepStatus", "ViewManagerStatus", "ViewStatus"),
     "transaction": ("Transaction",),
+    "verify": ("VerifyReport",),
     "view": ("View",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -97,7 +105,9 @@ __all__ = [
     "DataError",
     "Database",
     "DatabaseError",
+    "DatabaseStatus",
     "Error",
+    "HotGroup",
     "IntegrityError",
     "InterfaceError",
     "InternalError",
@@ -111,12 +121,18 @@ __all__ = [
     "Row",
     "Snapshot",
     "StaleRead",
+    "StepStatus",
+    "TargetLag",
     "Token",
     "Transaction",
     "TransactionConflict",
     "Unavailable",
     "UnsupportedView",
+    "VerifyReport",
     "View",
+    "ViewChange",
+    "ViewManagerStatus",
+    "ViewStatus",
     "aio",
     "avg",
     "column",
@@ -128,6 +144,7 @@ __all__ = [
     "stddev_pop",
     "stddev_samp",
     "sum",
+    "target_lag",
     "var_pop",
     "var_samp",
 ]

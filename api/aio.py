@@ -6,7 +6,7 @@
 
 Short work runs on the loop's own thread, where it is fastest: what the tasks commit in one turn of the loop goes into
 one flush, and the loop waits for that one sync. Long work (creating views and indexes, verify, opening, closing) runs
-in a thread beside it.
+in a thread beside it, and so does a read that has to wait until a deferred view is as fresh as it asks for.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from . import database as blocking
+from .changes import AsyncChanges
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError
-from .config import CACHE_ROWS
-from .reads import NO_KEY, Reads, Snapshot, ViewReads
+from .config import CACHE_ROWS, HISTORY
+from .coordinator.vms.managers import ViewManagers, ViewManagerStatus
+from .freshness import ANY_AGE, Levels, TargetLag, is_fresh, levels_of
+from .node import Node
+from .reads import NO_KEY, AlignedSnapshot, Reads, Snapshot, ViewReads
 from .rows import Result, Row, Token
 from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
+from .status import DatabaseStatus, ViewStatus
 from .transaction import Transaction
 from .verify import Progress, VerifyReport
-from .view import View, ViewStatus
+from .view import View
 
 if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
@@ -40,9 +45,31 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def connect(target: str | os.PathLike[str], *, cache_rows: int = CACHE_ROWS) -> AsyncDatabase:
+async def connect(
+    target: str | os.PathLike[str],
+    *,
+    cache_rows: int = CACHE_ROWS,
+    view_managers: int = 1,
+    history: str | float = HISTORY,
+    history_bytes: int | None = None,
+) -> AsyncDatabase:
     """Open a database: a directory (created if missing), or "memory:" for a new private one."""
-    return AsyncDatabase(await asyncio.to_thread(blocking.connect, target, cache_rows=cache_rows))
+    opening = functools.partial(
+        blocking.connect,
+        target,
+        cache_rows=cache_rows,
+        view_managers=view_managers,
+        history=history,
+        history_bytes=history_bytes,
+    )
+    return AsyncDatabase(await asyncio.to_thread(opening))
+
+
+async def _read(node: Node, view: str, levels: Levels, read: Callable[[], T]) -> T:
+    """A read of a view: here if it need not wait, else in a thread."""
+    if is_fresh(node, view, levels):
+        return read()
+    return await asyncio.to_thread(read)
 
 
 class AsyncReads:
@@ -54,14 +81,32 @@ class AsyncReads:
     async def get(self, table: str, key: object = NO_KEY, /, **columns: object) -> Row | None:
         return self._reads.get(table, key, **columns)
 
-    async def get_many(self, table: str, keys: Iterable[object]) -> list[Row | None]:
-        return self._reads.get_many(table, keys)
+    async def get_many(
+        self,
+        table: str,
+        keys: Iterable[object],
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+    ) -> list[Row | None]:
+        return self._reads.get_many(table, keys, at_least=at_least, latest=latest, max_lag=max_lag)
 
     async def find(self, table: str, /, **columns: object) -> Result:
         return self._reads.find(table, **columns)
 
-    async def scan(self, table: str, start: object = None, stop: object = None, limit: int | None = None) -> Result:
-        return self._reads.scan(table, start, stop, limit)
+    async def scan(
+        self,
+        table: str,
+        start: object = None,
+        stop: object = None,
+        limit: int | None = None,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+    ) -> Result:
+        return self._reads.scan(table, start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
 
     async def join(self, query: Query, start: Mapping[str, object] | None = None) -> Result:
         return self._reads.join(query, start)
@@ -75,6 +120,8 @@ class AsyncSnapshot(AsyncReads):
     _reads: Snapshot
 
     async def __aenter__(self) -> AsyncSnapshot:
+        if isinstance(self._reads, AlignedSnapshot):
+            await asyncio.to_thread(self._reads._begin)
         self._reads.__enter__()
         return self
 
@@ -88,6 +135,8 @@ class AsyncSnapshot(AsyncReads):
         return AsyncViewReads(self._reads.view(name))
 
     async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
+        if self._reads._levels is not ANY_AGE:
+            return await asyncio.to_thread(self._reads.sql, text, params)
         return self._reads.sql(text, params)
 
 
@@ -102,7 +151,7 @@ class AsyncTransaction(AsyncReads):
     ) -> None:
         if self._reads._ended is None:
             if kind is None:
-                await self.commit()
+                await self._reads._commit_async()
             else:
                 self._reads._end("rolled back")
 
@@ -136,23 +185,7 @@ class AsyncViewReads:
 
     def __init__(self, view: ViewReads) -> None:
         self._view = view
-        self.name = view.name
-
-    async def get(self, key: object = NO_KEY, /, **columns: object) -> Row | None:
-        return self._view.get(key, **columns)
-
-    async def scan(self, start: object = None, stop: object = None, limit: int | None = None) -> Result:
-        return self._view.scan(start, stop, limit)
-
-    async def rows(self) -> Result:
-        return self._view.rows()
-
-
-class AsyncView:
-    """`db.view(name)`."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
+        self._node = view._reads._node
         self.name = view.name
 
     async def get(
@@ -165,7 +198,10 @@ class AsyncView:
         max_lag: str | float | None = None,
         **columns: object,
     ) -> Row | None:
-        return self._view.get(key, at_least=at_least, latest=latest, max_lag=max_lag, **columns)
+        def read() -> Row | None:
+            return self._view.get(key, at_least=at_least, latest=latest, max_lag=max_lag, **columns)
+
+        return await _read(self._node, self.name, self._asked(at_least, latest, max_lag), read)
 
     async def scan(
         self,
@@ -177,12 +213,69 @@ class AsyncView:
         latest: bool = False,
         max_lag: str | float | None = None,
     ) -> Result:
-        return self._view.scan(start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
+        def read() -> Result:
+            return self._view.scan(start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
+
+        return await _read(self._node, self.name, self._asked(at_least, latest, max_lag), read)
 
     async def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
-        return self._view.rows(at_least=at_least, latest=latest, max_lag=max_lag)
+        def read() -> Result:
+            return self._view.rows(at_least=at_least, latest=latest, max_lag=max_lag)
+
+        return await _read(self._node, self.name, self._asked(at_least, latest, max_lag), read)
+
+    def _asked(self, at_least: Token | None, latest: bool, max_lag: str | float | None) -> Levels:
+        levels = levels_of(at_least, latest, max_lag)
+        return self._view._reads._levels if levels is ANY_AGE else levels
+
+
+class AsyncView:
+    """`db.view(name)`."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._node = view._node
+        self.name = view.name
+
+    async def get(
+        self,
+        key: object = NO_KEY,
+        /,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+        **columns: object,
+    ) -> Row | None:
+        def read() -> Row | None:
+            return self._view.get(key, at_least=at_least, latest=latest, max_lag=max_lag, **columns)
+
+        return await _read(self._node, self.name, levels_of(at_least, latest, max_lag), read)
+
+    async def scan(
+        self,
+        start: object = None,
+        stop: object = None,
+        limit: int | None = None,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+    ) -> Result:
+        def read() -> Result:
+            return self._view.scan(start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
+
+        return await _read(self._node, self.name, levels_of(at_least, latest, max_lag), read)
+
+    async def rows(
+        self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
+    ) -> Result:
+        def read() -> Result:
+            return self._view.rows(at_least=at_least, latest=latest, max_lag=max_lag)
+
+        return await _read(self._node, self.name, levels_of(at_least, latest, max_lag), read)
 
     async def to_arrow(self) -> ArrowTable:
         return self._view.to_arrow()
@@ -191,16 +284,22 @@ class AsyncView:
         return self._view.to_pandas()
 
     async def status(self) -> ViewStatus:
-        return self._view.status()
+        return await asyncio.to_thread(self._view.status)
 
     async def explain(self) -> str:
         return self._view.explain()
 
     async def refresh(self) -> int:
-        return self._view.refresh()
+        return await asyncio.to_thread(self._view.refresh)
 
-    async def set_refresh(self, refresh: str) -> None:
-        self._view.set_refresh(refresh)
+    async def set_refresh(self, refresh: str | TargetLag) -> None:
+        await asyncio.to_thread(self._view.set_refresh, refresh)
+
+    def changes(
+        self, since: Token | None = None, *, follow: bool = False, timeout: str | float | None = None
+    ) -> AsyncChanges:
+        """For `async for`."""
+        return AsyncChanges(self._node, self.name, since, follow, timeout)
 
     async def verify(self, progress: Progress | None = None) -> VerifyReport:
         """`progress` is called in the thread that works, not on the loop."""
@@ -209,6 +308,28 @@ class AsyncView:
     async def repair(self, progress: Progress | None = None) -> VerifyReport:
         """`progress` is called in the thread that works, not on the loop."""
         return await asyncio.to_thread(self._view.repair, progress)
+
+
+class AsyncViewManagers:
+    """`db.view_managers`. Whatever waits for a marker does so in a thread."""
+
+    def __init__(self, managers: ViewManagers) -> None:
+        self._managers = managers
+
+    async def add(self) -> int:
+        return self._managers.add()
+
+    async def remove(self, id: int) -> None:
+        await asyncio.to_thread(self._managers.remove, id)
+
+    async def assign(self, id: int, ltm: str | None = None) -> None:
+        self._managers.assign(id, ltm)
+
+    async def withdraw(self, id: int) -> None:
+        await asyncio.to_thread(self._managers.withdraw, id)
+
+    async def status(self) -> list[ViewManagerStatus]:
+        return self._managers.status()
 
 
 class AsyncDatabase:
@@ -229,8 +350,16 @@ class AsyncDatabase:
     def transaction(self) -> AsyncTransaction:
         return AsyncTransaction(self._database.transaction())
 
-    def snapshot(self) -> AsyncSnapshot:
-        return AsyncSnapshot(self._database.snapshot())
+    def snapshot(
+        self,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+        views: Sequence[str] = (),
+    ) -> AsyncSnapshot:
+        """As `Database.snapshot`. With `views`, use it with `async with`: there it waits without holding the loop."""
+        return AsyncSnapshot(self._database.snapshot(at_least=at_least, latest=latest, max_lag=max_lag, views=views))
 
     async def run(
         self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
@@ -311,12 +440,23 @@ class AsyncDatabase:
         name: str,
         definition: str | Query,
         *,
-        refresh: str = "sync",
+        refresh: str | TargetLag = "sync",
         layout: str = "global",
         key: str | Sequence[str] | None = None,
+        group: str = "",
+        backlog_rows: int = 0,
+        backlog_bytes: int = 0,
     ) -> AsyncView:
         view = await asyncio.to_thread(
-            self._database.create_view, name, definition, refresh=refresh, layout=layout, key=key
+            self._database.create_view,
+            name,
+            definition,
+            refresh=refresh,
+            layout=layout,
+            key=key,
+            group=group,
+            backlog_rows=backlog_rows,
+            backlog_bytes=backlog_bytes,
         )
         return AsyncView(view)
 
@@ -332,7 +472,11 @@ class AsyncDatabase:
     async def views(self) -> list[str]:
         return self._database.views()
 
-    async def status(self) -> blocking.DatabaseStatus:
+    @property
+    def view_managers(self) -> AsyncViewManagers:
+        return AsyncViewManagers(self._database.view_managers)
+
+    async def status(self) -> DatabaseStatus:
         return self._database.status()
 
     async def explain_view(self, definition: str | Query) -> str:

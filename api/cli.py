@@ -17,7 +17,7 @@ from .changetables.errors import Error
 
 SECONDS_MIN, SECONDS_MAX = 2.0, 3600.0
 WRITERS_MAX = 64
-#: Rows of one result that `viewtide sql` prints unless told otherwise.
+#: Rows of one result that `viewtide sql` prints unless told otherwise. As JSON it prints all: a program reads it.
 ROWS_SHOWN = 1_000
 EXIT_FAILED = 1
 #: What a shell reports for a program that Ctrl-C has ended.
@@ -99,17 +99,73 @@ def sql(
         list[str] | None, typer.Option("--command", "-c", help="Statements to run instead of the input; may repeat.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each statement.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Rows of a result that are printed; 0 for all.")] = ROWS_SHOWN,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Rows of a result that are printed; 0 for all.",
+            show_default=f"{ROWS_SHOWN}, with --json all",
+        ),
+    ] = None,
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .database import connect
     from .shell import run_shell
 
     text = ";\n".join(texts) if texts else None
+    if limit is None:
+        limit = 0 if as_json else ROWS_SHOWN
     with _ended_properly(), connect(path) as database:
         fine = run_shell(database, text, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
+
+
+STATUS_HELP = (
+    "Show what a database is doing: figures, view managers, and how far its views are behind.\n\n"
+    "PATH is the directory of a database that no other process has open. --watch shows it again and again in a "
+    "terminal, until Ctrl-C; elsewhere it is printed once."
+)
+VIEWS_HELP = (
+    "Show everything about views: mode, lag, backlog, the cost of the last step, evaluator, hot groups, failures.\n\n"
+    "PATH is the directory of a database that no other process has open. Without VIEWS all views are shown. --watch "
+    "shows them again and again in a terminal, until Ctrl-C; elsewhere they are printed once."
+)
+DatabasePath = Annotated[Path, typer.Argument(help="The directory of a database.", show_default=False)]
+Watched = Annotated[bool, typer.Option("--watch", help="Show it live in a terminal.")]
+
+
+@app.command(help=STATUS_HELP)
+def status(
+    path: DatabasePath,
+    watch: Watched = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    _check_database(path)
+    # Imported here: --help and --version need none of it.
+    from .database import connect
+    from .status import run_status
+
+    with _ended_properly(), connect(path) as database:
+        run_status(database, as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
+
+
+@app.command(help=VIEWS_HELP)
+def views(
+    path: DatabasePath,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[VIEWS]...", help="Names of views.", show_default=False)
+    ] = None,
+    watch: Watched = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
+) -> None:
+    _check_database(path)
+    # Imported here: --help and --version need none of it.
+    from .database import connect
+    from .status import run_views
+
+    with _ended_properly(), connect(path) as database:
+        run_views(database, names or (), as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
 VERIFY_HELP = (
@@ -122,13 +178,12 @@ VERIFY_HELP = (
 
 @app.command(help=VERIFY_HELP)
 def verify(
-    path: Annotated[Path, typer.Argument(help="The directory of a database.", show_default=False)],
+    path: DatabasePath,
     views: Annotated[list[str] | None, typer.Argument(help="Names of views.", show_default=False)] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Make the rows right that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
 ) -> None:
-    if not (path / "store").exists():
-        raise typer.BadParameter(f"there is no database in {path}", param_hint="'PATH'")
+    _check_database(path)
     # Imported here: --help and --version need none of it.
     from .database import connect
     from .verify import run_verify
@@ -137,6 +192,11 @@ def verify(
         fine = run_verify(database, views or (), repair=repair, as_json=as_json, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_database(path: Path) -> None:
+    if not (path / "store").exists():
+        raise typer.BadParameter(f"there is no database in {path}", param_hint="'PATH'")
 
 
 def _check_new(directory: Path) -> None:

@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,19 +29,23 @@ from .changetables.rewriting import positions
 from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
-from .config import CACHE_ROWS, Config
-from .coordinator.build import build_index, create_view
-from .ltm.catalog import Catalog, without_views
+from .config import CACHE_ROWS, HISTORY, Config
+from .coordinator.build import build_index
+from .coordinator.deferred import create
+from .coordinator.vms.managers import ViewManagers
+from .freshness import TargetLag, check_token, levels_of, refresh_text
+from .ltm.catalog import SYNC, Catalog, without_views
 from .ltm.catalog import View as CatalogView
 from .ltm.driver import NEWEST
 from .ltm.tables import Planned
 from .names import nearest
 from .node import Node, open_directory, open_memory
-from .reads import Snapshot, sources, unknown_table, view_rows
+from .reads import AlignedSnapshot, Snapshot, sources, unknown_table, view_rows
 from .row_ids import ROW_ID
-from .rows import Result
+from .rows import Result, Token
+from .status import DatabaseStatus
 from .transaction import Transaction
-from .view import View, check_refresh
+from .view import View
 
 if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
@@ -78,22 +81,20 @@ class ColumnSpec:
     default: object
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseStatus:
-    """`commits` and `flushes` since the database was opened: their ratio is the size of a group commit."""
+def connect(
+    target: str | os.PathLike[str],
+    *,
+    cache_rows: int = CACHE_ROWS,
+    view_managers: int = 1,
+    history: str | float = HISTORY,
+    history_bytes: int | None = None,
+) -> Database:
+    """Open a database: a directory (created if missing), or "memory:" for a new private one.
 
-    name: str
-    tables: int
-    views: int
-    commits: int
-    flushes: int
-    checkpoints: int
-    replayed: int
-
-
-def connect(target: str | os.PathLike[str], *, cache_rows: int = CACHE_ROWS) -> Database:
-    """Open a database: a directory (created if missing), or "memory:" for a new private one."""
-    config = Config(cache_rows)
+    `view_managers`: how many of them share the work of refreshing deferred views. `history`: for how long `changes()`
+    of views can be read again, as long as the log takes no more than about `history_bytes` (256 MiB, in memory 32 MiB).
+    """
+    config = Config(cache_rows, view_managers, history, history_bytes)
     name = os.fspath(target) if isinstance(target, str | os.PathLike) else ""
     if not isinstance(name, str) or not name or "\0" in name:
         raise InterfaceError(f"connect takes a directory or 'memory:', not {target!r}")
@@ -113,7 +114,7 @@ class Database:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._engine = node.engine
-        self._changing = threading.Lock()
+        self._changing = node.changing
 
     def __enter__(self) -> Database:
         return self
@@ -132,13 +133,29 @@ class Database:
 
     def transaction(self) -> Transaction:
         """`with db.transaction() as tx:` commits at the end, rolls back on an exception."""
-        self._node.check_open()
+        if self._node.closed:
+            self._node.check_open()
         return Transaction(self._node)
 
-    def snapshot(self) -> Snapshot:
-        """`with db.snapshot() as s:` reads many tables and views at one timestamp."""
+    def snapshot(
+        self,
+        *,
+        at_least: Token | None = None,
+        latest: bool = False,
+        max_lag: str | float | None = None,
+        views: Sequence[str] = (),
+    ) -> Snapshot:
+        """`with db.snapshot() as s:` reads many tables and views at one timestamp.
+
+        Deferred views are read at their watermarks, each as fresh as the levels ask for. `views`: names of deferred
+        views that are brought to one new watermark, at which tables and all views that are never behind are read, too.
+        """
         self._node.check_open()
-        return Snapshot(self._node)
+        levels = levels_of(at_least, latest, max_lag)
+        check_token(self._node, levels.at_least_ts)
+        if isinstance(views, str) or not isinstance(views, Sequence):
+            raise InterfaceError("views must be a list of names", hint=f"like views=[{views!r}]")
+        return AlignedSnapshot(self._node, levels, tuple(views)) if views else Snapshot(self._node, levels)
 
     def run(
         self,
@@ -219,10 +236,7 @@ class Database:
 
     def drop_table(self, name: str) -> None:
         """Drop a table that no view needs."""
-        with self._changing:
-            table = self._table(name)
-            self._refuse_dependents(f"drop table {name!r}", self._catalog().readers_of(table.name))
-            self._engine.change_catalog(lambda before: before.without_table(name))
+        self._drop((), (name,))
 
     def add_column(self, table: str, name: str, type: object) -> None:
         """Add a column online; rows that exist have its default, or NULL."""
@@ -299,17 +313,25 @@ class Database:
         name: str,
         definition: str | Query,
         *,
-        refresh: str = "sync",
+        refresh: str | TargetLag = "sync",
         layout: str = "global",
         key: str | Sequence[str] | None = None,
+        group: str = "",
+        backlog_rows: int = 0,
+        backlog_bytes: int = 0,
     ) -> View:
         """Register a view by SQL or by the builder; its contents are computed while writers go on.
 
         `key` names outputs that the rows are kept under instead of the keys of their tables: `get` then finds the first
         row with these values, and scans go in their order. `layout="local"` keeps one partial row per LTM, summed at
         read; with one LTM that is the same.
+
+        `refresh`: "sync", an interval such as "500ms", "manual", or `vt.target_lag("2s")`. Deferred views with the same
+        `group` are always at one watermark. One that is more than `backlog_rows` changed rows or `backlog_bytes` of the
+        log behind is computed anew instead (0: a limit that suits most).
         """
-        mode = check_refresh(refresh)
+        mode = refresh_text(refresh)
+        _check_deferred(mode, group, backlog_rows, backlog_bytes)
         if layout not in ("global", "local"):
             raise InterfaceError(f"layout must be 'global' or 'local', not {layout!r}")
         with self._changing:
@@ -320,18 +342,23 @@ class Database:
             if key is not None:
                 relation = Keyed(relation, _output_positions(relation, key))
             text = definition if isinstance(definition, str) else repr(definition)
-            create_view(self._engine, name, relation, mode, text, layout)
+            view = CatalogView(
+                0,
+                name,
+                relation,
+                mode,
+                text,
+                layout=layout,
+                group=group,
+                backlog_rows=backlog_rows,
+                backlog_bytes=backlog_bytes,
+            )
+            create(self._engine, self._node.refresher, view)
         return View(self._node, name)
 
     def drop_view(self, name: str, *, cascade: bool = False) -> None:
         """Drop a view; with `cascade`, also the views that are made from it."""
-        with self._changing:
-            self._node.check_open()
-            view_rows(name, self._engine.ltm.tables)
-            dependents = self._catalog().readers_of(name)
-            if not cascade:
-                self._refuse_dependents(f"drop view {name!r}", dependents, "or use cascade=True")
-            self._engine.change_catalog(lambda catalog: without_views(catalog, name))
+        self._drop((name,), (), cascade=cascade, otherwise="or use cascade=True")
 
     def view(self, name: str) -> View:
         """A handle to read the view with."""
@@ -348,9 +375,17 @@ class Database:
         plan = compile_view("(not created)", 0, relation, planned)
         return explain(plan, planned.plans(), self._engine.ltm.fan_out)
 
+    @property
+    def view_managers(self) -> ViewManagers:
+        """Those who refresh the deferred views: add, remove, assign, withdraw, status."""
+        self._node.check_open()
+        return self._node.refresher.managers
+
     def status(self) -> DatabaseStatus:
+        """Figures of the database: what it holds, what it did, what of its log is kept, its view managers."""
         catalog = self._catalog()
         engine = self._engine
+        log_oldest, log_bytes = engine.ltm.log_kept()
         return DatabaseStatus(
             self._node.name,
             len(catalog.tables),
@@ -359,6 +394,10 @@ class Database:
             engine.flushes_count,
             engine.checkpoints_count,
             engine.ltm.replayed_count,
+            log_oldest,
+            engine.ltm.last_lsn,
+            log_bytes,
+            tuple(self._node.refresher.managers.status()),
         )
 
     # -- inside
@@ -394,6 +433,32 @@ class Database:
         """What a query can read: tables, and views as tables."""
         self._node.check_open()
         return sources(self._engine.ltm.tables)
+
+    def _drop(self, views: Sequence[str], tables: Sequence[str], *, cascade: bool = False, otherwise: str = "") -> None:
+        """Drop views and tables in one change. Without `cascade` no other view may be made from them."""
+        with self._changing:
+            self._node.check_open()
+            named = [("table", self._table(name).name) for name in tables]
+            named += [("view", view_rows(name, self._engine.ltm.tables).view.name) for name in views]
+            catalog = self._catalog()
+            gone = dict.fromkeys(views)
+            for what, name in named:
+                dependents = [view for view in catalog.readers_of(name) if view.name not in views]
+                if not cascade:
+                    self._refuse_dependents(f"drop {what} {name!r}", dependents, otherwise)
+                gone.update((view.name, None) for view in dependents)
+
+            def change(catalog: Catalog) -> Catalog:
+                for name in gone:
+                    if name in catalog.views:  # not gone with another one yet
+                        catalog = without_views(catalog, name)
+                for name in dict.fromkeys(tables):
+                    catalog = catalog.without_table(name)
+                return catalog
+
+            # Not in the middle of a step: the views that stay would keep half of it.
+            with self._node.refresher.held(gone):
+                self._engine.change_catalog(change)
 
     def _adopt_index(self, table: str, index: Index, name: str = "") -> None:
         """What was made for views becomes the user's own: it stays when the views go."""
@@ -442,6 +507,18 @@ def _output_positions(relation: Relation, key: str | Sequence[str]) -> tuple[int
         if name not in outputs:
             raise ProgrammingError(f"the view has no output {name!r} to be its key", hint=nearest(str(name), outputs))
     return tuple(outputs.index(name) for name in wanted)
+
+
+def _check_deferred(refresh: str, group: object, backlog_rows: object, backlog_bytes: object) -> None:
+    if not isinstance(group, str):
+        raise InterfaceError(f"group must be a name, not {group!r}")
+    for name, limit in (("backlog_rows", backlog_rows), ("backlog_bytes", backlog_bytes)):
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+            raise InterfaceError(f"{name} must be a whole number of at least 0, not {limit!r}")
+    if refresh == SYNC and (group or backlog_rows or backlog_bytes):
+        raise InterfaceError(
+            "group and backlog limits are for deferred views", hint="leave them out, or give refresh='500ms'"
+        )
 
 
 def _check_name(what: str, name: object) -> None:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import secrets
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from .changetables.errors import InterfaceError, OperationalError
 from .config import Config
 from .coordinator.embedded import Engine, wall_clock_ms
+from .coordinator.refresher import Refresher
+from .coordinator.timestamps import to_ms
 from .garbage import database_closed, database_opened
 from .ltm.commit_log.memory import MemoryLog
 from .ltm.commit_log.segments import SegmentLog
@@ -49,10 +52,20 @@ class Node:
         self._lock = lock
         self._session = secrets.randbits(62)
         self._numbers = itertools.count(1)
-        self.engine = Engine(Ltm(log, store, config.cache_rows, logger.warning), wall_clock_ms)
+        #: Held by whoever changes tables and views.
+        self.changing = threading.Lock()
+        ltm = Ltm(log, store, config.cache_rows, logger.warning)
+        ltm.history = config.kept(in_memory=isinstance(log, MemoryLog))
+        self.engine = Engine(ltm, wall_clock_ms)
         self.engine.start()
+        self.refresher = Refresher(self.engine, config.view_managers)
+        self.refresher.start()
         _nodes.add(self)
         database_opened()
+
+    def lag_ms(self, watermark: int) -> float:
+        """How far a watermark is behind the clock."""
+        return float(max(wall_clock_ms() - to_ms(watermark), 0))
 
     def next_tx_id(self) -> tuple[int, int]:
         return self._session, next(self._numbers)
@@ -78,6 +91,7 @@ class Node:
         _nodes.discard(self)
         database_closed()
         try:
+            self.refresher.close()
             self.engine.close()
         finally:
             if self._lock is not None:

@@ -163,6 +163,11 @@ class Result(Sequence[Row]):
         return self._columns.names
 
     @property
+    def token(self) -> Token:
+        """Where these rows stand in the one order: of a view, `changes(since=result.token)` goes on from them."""
+        return Token(self.watermark)
+
+    @property
     def rowcount(self) -> int:
         return len(self._rows)
 
@@ -202,7 +207,7 @@ class Result(Sequence[Row]):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Token:
-    """Where a commit stands in the one order. Opaque and comparable; give it to `at_least=`."""
+    """Where a commit stands in the one order. Opaque and comparable; give it to `at_least=` and `since=`."""
 
     commit_ts: int
     tx_id: tuple[int, int] = (0, 0)

@@ -134,20 +134,31 @@ class Shell:
         return True
 
     def _list(self) -> None:
-        rows = [(name, "table") for name in sorted(self._database.tables())]
-        rows += [(name, "materialized view") for name in sorted(self._database.views())]
-        self._output.table(("name", "kind"), rows)
+        rows: list[tuple[object, ...]] = [(name, "table", "", "") for name in sorted(self._database.tables())]
+        for name in sorted(self._database.views()):
+            refresh, lag_ms = self._database.view(name)._age()
+            rows.append((name, "materialized view", refresh, round(lag_ms)))
+        self._output.table(("name", "kind", "refresh", "lag ms"), rows)
 
     def _describe(self, name: str) -> None:
         name = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
         if name in self._database.views():
-            status = self._database.view(name).status()
-            self._output.lines([f"materialized view {name}, refresh {status.refresh}", status.sql])
+            self._describe_view(name)
             return
         table = self._database._table(name)
         columns = [table.columns[position] for position in table.visible()]
         self._output.table(("column", "type", "nullable", "default"), [_described(column) for column in columns])
         self._output.lines(_constraints(table))
+
+    def _describe_view(self, name: str) -> None:
+        status, table = self._database.view(name).status(), self._database._sources()[name]
+        behind = "" if status.mode == "sync" else f", {status.lag_ms:.0f} ms behind, {status.state}"
+        self._output.lines([f"materialized view {name}, refresh {status.refresh}{behind}"])
+        columns = [table.columns[position] for position in table.visible()]
+        self._output.table(("column", "type", "nullable"), [_described(column)[:3] for column in columns])
+        if table.key:
+            self._output.lines([f"key ({', '.join(table.columns[position].name for position in table.key)})"])
+        self._output.lines([status.sql])
 
     # -- completion
 

@@ -7,15 +7,20 @@ import datetime
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from .changetables.errors import Error
 from .rows import Result
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+#: A line, or the columns and rows of a table.
+Part: TypeAlias = str | tuple[Sequence[str], Sequence[Sequence[object]]]
 
 #: Wide enough that no table of a script's output is ever wrapped.
 _WIDTH_CHARACTERS = 1_000_000
@@ -37,7 +42,10 @@ class Output:
     def result(self, tag: str, result: Result) -> None:
         """`tag` says what was done, as psql does: "INSERT 3"."""
         if self._as_json:
-            self._print(json.dumps(self._plain(result), ensure_ascii=False, allow_nan=False))
+            plain = self._plain(result)
+            self._print(json.dumps(plain, ensure_ascii=False, allow_nan=False))
+            if "shown" in plain:
+                self.note(f"{plain['shown']} of {result.rowcount} rows are printed; --limit 0 prints all")
         elif result.columns:
             self._table(result)
         else:
@@ -53,6 +61,30 @@ class Output:
             self._print(json.dumps({"columns": list(columns), "rows": [list(row) for row in rows]}))
         else:
             self._grid(columns, rows)
+
+    def page(self, parts: Iterable[Part]) -> None:
+        """Lines and tables, once."""
+        for part in parts:
+            if isinstance(part, str):
+                self._print(printable(part))
+            else:
+                self._grid(*part)
+
+    def watch(self, page: Callable[[], Iterable[Part]], pause: Callable[[], None]) -> None:
+        """Show a page in its place again and again, until Ctrl-C."""
+        from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(console=self._rich(), auto_refresh=False) as live:
+            try:
+                while True:
+                    made = [Text(printable(part)) if isinstance(part, str) else _table(*part) for part in page()]
+                    live.update(Group(*made), refresh=True)
+                    pause()
+            except KeyboardInterrupt as interrupt:
+                if interrupt.args not in ((), (signal.SIGINT,)):
+                    raise  # not Ctrl-C, but an end from outside
 
     def error(self, error: Error, text: str, first_line: int = 1) -> None:
         """`text` is what was run, its first line being this one of the whole input."""
@@ -81,21 +113,7 @@ class Output:
         self._print(note)
 
     def _grid(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        # Imported here: --help and --json need none of it.
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=box.ASCII2, show_edge=False, header_style="bold")
-        for position, name in enumerate(columns):
-            values = [row[position] for row in rows if row[position] is not None]
-            numbers = bool(values) and all(
-                isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values
-            )
-            table.add_column(Text(printable(name)), justify="right" if numbers else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text("NULL", style="dim") if value is None else Text(cell(value)) for value in row))
-        self._rich().print(table)
+        self._rich().print(_table(columns, rows))
 
     def _rich(self) -> Console:
         if self._console is None:
@@ -114,6 +132,22 @@ class Output:
             if len(rows) < result.rowcount:
                 plain["shown"] = len(rows)
         return plain
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    # Imported here: --help and --json need none of it.
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.ASCII2, show_edge=False, header_style="bold")
+    for position, name in enumerate(columns):
+        values = [row[position] for row in rows if row[position] is not None]
+        numbers = bool(values) and all(isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values)
+        table.add_column(Text(printable(name)), justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("NULL", style="dim") if value is None else Text(cell(value)) for value in row))
+    return table
 
 
 def printable(text: str) -> str:

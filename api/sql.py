@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from .changetables.algebra import Relation
+from .changetables.algebra import Relation, scans
 from .changetables.errors import InterfaceError, NotSupportedError, ProgrammingError
 from .changetables.schema import Table
 from .changetables.statements import (
@@ -236,7 +236,9 @@ def _select(reads: Reads, statement: Select, parameters: Parameters) -> Result:
 
 def _result(reads: Reads, relation: Relation, tables: Mapping[str, Table]) -> Result:
     columns = Columns([(field.name, field.type) for field in relation.fields])
-    return reads._result(columns, read_relation(reads, relation, tables))
+    found = read_relation(reads, relation, tables)
+    known = reads._tables.views
+    return reads._result(columns, found, [known[scan.table] for scan in scans(relation) if scan.table in known])
 
 
 def run_query(reads: Reads, query: Query, start: Mapping[str, object] | None) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .changetables.errors import IntegrityError, ProgrammingError
@@ -33,6 +34,7 @@ from .row_ids import ROW_ID
 from .sql_writes import constants
 
 if TYPE_CHECKING:
+    from .changetables.plan import ViewPlan
     from .changetables.sql.writes import BoundColumn
     from .database import Database
 
@@ -48,8 +50,7 @@ def change_schema(database: Database, statement: SchemaStatement) -> None:
         case CreateIndex():
             _create_index(database, statement)
         case DropIndex():
-            for name in statement.names:
-                _drop_index(database, name, if_exists=statement.if_exists)
+            _drop_indexes(database, statement)
         case CreateView():
             _create_view(database, statement)
         case AlterView():
@@ -150,18 +151,9 @@ def _table(database: Database, name: Name) -> Table:
 def _drop_tables(database: Database, statement: DropTable) -> None:
     catalog = database._catalog()
     names = [each for each in statement.names if not (statement.if_exists and each.text not in catalog.tables)]
-    dependents: dict[str, None] = {}
-    for each in names:
-        table = _table(database, each)
-        views = catalog.readers_of(table.name)
-        if not statement.cascade:
-            database._refuse_dependents(f"drop table {table.name!r}", views, "or add CASCADE")
-        dependents.update((view.name, None) for view in views)
-    for view in dependents:
-        if view in database.views():  # not gone with another one yet
-            database.drop_view(view, cascade=True)
-    for text in dict.fromkeys(each.text for each in names):
-        database.drop_table(text)
+    tables = [_table(database, each).name for each in names]
+    if tables:
+        database._drop((), tables, cascade=statement.cascade, otherwise="or add CASCADE")
 
 
 # --- indexes ---
@@ -183,6 +175,8 @@ def _create_index(database: Database, statement: CreateIndex) -> None:
         if known is not None and not known.for_views:
             columns = ", ".join(column.text for column in statement.columns)
             raise _wrong(f"table {table.name!r} has an index on {columns} already", statement.columns[0])
+        if known is None and statement.unique and _made_over_nothing(database, table.name, Unique(name, positions)):
+            return
         if known is None:
             build_index(database._engine, table.name, positions, name)
         elif not statement.unique:
@@ -197,6 +191,27 @@ def _position(table: Table, name: Name) -> int:
         known = [table.columns[visible].name for visible in table.visible()]
         raise _wrong(f"table {table.name!r} has no column {name.text!r}", name, nearest(name.text, known))
     return position
+
+
+class _NotEmpty(Exception):
+    """There are rows, so there are entries to make and duplicates to look for."""
+
+
+def _made_over_nothing(database: Database, name: str, unique: Unique) -> bool:
+    """Make the index and the constraint in one change, if the table is empty."""
+
+    def change(catalog: Catalog) -> Catalog:
+        if database._has_rows(name):
+            raise _NotEmpty
+        made = catalog.with_index(name, Index(catalog.next_id, unique.columns, name=unique.name))
+        table = made.tables[name]
+        return made.with_table(replace(table, uniques=(*table.uniques, unique)))
+
+    try:
+        database._engine.change_catalog(change)
+    except _NotEmpty:
+        return False
+    return True
 
 
 def _make_unique(database: Database, name: str, unique: Unique, *, adopted: bool) -> None:
@@ -240,18 +255,32 @@ def _without_index(catalog: Catalog, table: str, name: str) -> Catalog:
     return catalog.without_index(table, index)
 
 
-def _drop_index(database: Database, name: Name, *, if_exists: bool) -> None:
+def _drop_indexes(database: Database, statement: DropIndex) -> None:
     with database._changing:
-        found = _index_named(database._catalog(), name.text)
-        if found is None:
-            if if_exists:
-                return
-            known = [index_name(t, index) for t in database._catalog().tables.values() for index in t.indexes]
-            raise _wrong(f"there is no index {name.text!r}", name, nearest(name.text, known))
-        table, index = found
-        users = database._users(table.name, lambda plan: (table.name, index.columns) in plan.needed_indexes)
-        database._refuse_dependents(f"drop index {name.text!r}", users)
-        database._engine.change_catalog(lambda catalog: _without_index(catalog, table.name, name.text))
+        found: dict[str, str] = {}
+        for name in statement.names:
+            known = _index_named(database._catalog(), name.text)
+            if known is None:
+                if statement.if_exists:
+                    continue
+                names = [index_name(t, index) for t in database._catalog().tables.values() for index in t.indexes]
+                raise _wrong(f"there is no index {name.text!r}", name, nearest(name.text, names))
+            owner, wanted = known
+            users = database._users(owner.name, partial(_uses_index, table=owner.name, columns=wanted.columns))
+            database._refuse_dependents(f"drop index {name.text!r}", users)
+            found[name.text] = owner.name
+
+        def change(catalog: Catalog) -> Catalog:
+            for index, table in found.items():
+                catalog = _without_index(catalog, table, index)
+            return catalog
+
+        if found:
+            database._engine.change_catalog(change)
+
+
+def _uses_index(plan: ViewPlan, table: str, columns: tuple[int, ...]) -> bool:
+    return (table, columns) in plan.needed_indexes
 
 
 def index_name(table: Table, index: Index) -> str:
@@ -293,7 +322,13 @@ def _create_view(database: Database, statement: CreateView) -> None:
     # For its errors only: here they tell the place in the whole text.
     bound_view(statement.query, database._sources())
     database.create_view(
-        name, statement.query.text, refresh=statement.refresh or "sync", layout=statement.layout or "global"
+        name,
+        statement.query.text,
+        refresh="sync" if statement.refresh is None else statement.refresh,
+        layout=statement.layout or "global",
+        group=statement.group or "",
+        backlog_rows=statement.backlog_rows or 0,
+        backlog_bytes=statement.backlog_bytes or 0,
     )
 
 
@@ -304,6 +339,6 @@ def _drop_views(database: Database, statement: DropView) -> None:
         if each.text not in known:
             hint = "use DROP TABLE" if each.text in database.tables() else nearest(each.text, known)
             raise _wrong(f"there is no view {each.text!r}", each, hint)
-    for text in dict.fromkeys(each.text for each in names):
-        if text in database.views():  # not gone with another one yet
-            database.drop_view(text, cascade=statement.cascade)
+    if names:
+        views = [each.text for each in names]
+        database._drop(views, (), cascade=statement.cascade, otherwise="or add CASCADE")

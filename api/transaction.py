@@ -14,13 +14,16 @@ from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request
 from .coordinator.transaction import Transaction as Machine
 from .ltm.driver import in_order
 from .ltm.tables import TableRows, Tables, ViewRows
-from .reads import NO_KEY, NO_ROWS, OwnRows, Reads, ViewReads, one_key
+from .reads import NO_KEY, NO_ROWS, OwnRows, Reads, ViewReads, one_key, readers
 from .row_ids import row_ids_of
 from .rows import Result, Token
 
 if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
     from .node import Node
+
+
+NO_OWN_ROWS: OwnRows = {}
 
 
 class Transaction(Reads):
@@ -33,11 +36,16 @@ class Transaction(Reads):
     _what = "transaction"
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node)
+        # As Reads does it, written out: few calls and few objects, for most transactions write, commit and are gone.
+        self._node = node
+        self._ltm = ltm = node.engine.ltm
+        self._tables = ltm.tables
+        self._reader = next(readers)
         self._request = Request(node.next_tx_id())
-        self._token: Token | None = None
-        self._views: dict[int, dict[bytes, Contribution]] | None = None
-        self._shown_by_views: OwnRows = {}
+
+    _commit_ts: int | None = None
+    _views: dict[int, dict[bytes, Contribution]] | None = None
+    _shown_by_views: OwnRows = NO_OWN_ROWS
 
     def __enter__(self) -> Transaction:
         return self
@@ -47,7 +55,7 @@ class Transaction(Reads):
     ) -> None:
         if self._ended is None:
             if kind is None:
-                self.commit()
+                self._commit()
             else:
                 self._end("rolled back")
 
@@ -57,18 +65,31 @@ class Transaction(Reads):
         """Insert one row or many. A key that exists already: IntegrityError."""
         target = self._table(table)
         codec = target.codec
-        made = [codec.row(item) for item in _each(rows)]
+        made = codec.rows(rows if type(rows) is list else _each(rows))
         if codec.has_row_id:
             made = self._with_row_ids(target, made)
-        keys = [codec.key(row) for row in made]
-        intents = self._request.writes.get(table)
-        if intents is None and self._snapshot is None and target.versions.surely_absent(keys):
+        keys = codec.keys_of(made)
+        request = self._request
+        intents = request.writes.get(table)
+        if (
+            self._snapshot is None
+            and target.versions.surely_absent(keys)
+            and (intents is None or intents.keys().isdisjoint(keys))
+        ):
             added: dict[bytes, Intent] = {key: (ABSENT, row, None, True) for key, row in zip(keys, made, strict=True)}
             if len(added) < len(keys):
                 raise self._duplicate(target, _repeated(keys))
+            if request.writes or not added:
+                inserts_only = request.inserts_only
+                self._write(target, added)
+                request.inserts_only = inserts_only
+            else:
+                # The first write, mostly the only one: nothing is there to be merged with.
+                request.writes[table] = added
+                request.tables[table] = target
+                request.inserts_only = True
         else:
-            added = self._inserts(target, keys, made, intents or {})
-        self._write(target, added)
+            self._write(target, self._inserts(target, keys, made, intents or {}))
 
     def _with_row_ids(self, target: TableRows, rows: list[Values]) -> list[Values]:
         place = target.table.key[0]
@@ -148,56 +169,68 @@ class Transaction(Reads):
 
     def commit(self) -> Token:
         """Make everything durable and visible, or nothing: then an error says why."""
-        self._check_open()
-        if not self._prepare():
-            return self._finish(self._begin())
-        try:
-            return self._finish(self._node.engine.commit(self._request))
-        except BaseException as error:
-            self._failed(error)
-            raise
+        self._commit()
+        return self.token
+
+    def _commit(self) -> None:
+        # Few calls on this path: after each sync the processor's caches are cold.
+        if self._ended is not None or self._node.closed:
+            self._check_open()
+        request = self._request
+        request.snapshot = self._snapshot
+        if request.writes:
+            try:
+                commit_ts = self._node.engine.commit(request)
+            except BaseException as error:
+                self._failed(error)
+                raise
+        else:
+            # It wrote nothing: it happened at its snapshot.
+            commit_ts = self._begin()
+        self._commit_ts = commit_ts
+        self._end("committed")
 
     async def commit_async(self) -> Token:
         """`commit` for a task: the loop goes on while others join the same flush."""
+        await self._commit_async()
+        return self.token
+
+    async def _commit_async(self) -> None:
         self._check_open()
-        if not self._prepare():
-            return self._finish(self._begin())
-        try:
-            return self._finish(await self._node.engine.commit_async(self._request))
-        except BaseException as error:
-            self._failed(error)
-            raise
+        request = self._request
+        request.snapshot = self._snapshot
+        if request.writes:
+            try:
+                commit_ts = await self._node.engine.commit_async(request)
+            except BaseException as error:
+                self._failed(error)
+                raise
+        else:
+            # It wrote nothing: it happened at its snapshot.
+            commit_ts = self._begin()
+        self._commit_ts = commit_ts
+        self._end("committed")
 
     def rollback(self) -> None:
         """Forget everything."""
         self._check_open()
         self._end("rolled back")
 
-    def _prepare(self) -> bool:
-        """Ready for commit? A transaction that wrote nothing needs none: it happened at its snapshot."""
-        self._request.snapshot = self._snapshot
-        return bool(self._request.writes)
-
     def _failed(self, error: BaseException) -> None:
         refused = isinstance(error, Error)
         self._end("rolled back" if refused else "interrupted in its commit, which may have happened")
 
-    def _finish(self, commit_ts: int) -> Token:
-        self._token = Token(commit_ts, self._request.tx_id)
-        self._end("committed")
-        return self._token
-
     @property
     def token(self) -> Token:
         """Where the commit stands in the one order; of a read-only transaction, its read timestamp."""
-        if self._token is None:
+        if self._commit_ts is None:
             if self._ended is None:
                 raise InterfaceError(
                     "a transaction has its token after the commit", hint="read it after the with block"
                 )
             self._check_open()
-        assert self._token is not None
-        return self._token
+        assert self._commit_ts is not None
+        return Token(self._commit_ts, self._request.tx_id)
 
     def view(self, name: str) -> ViewReads:
         """The view at this transaction's snapshot, with its own writes."""
@@ -210,12 +243,14 @@ class Transaction(Reads):
         if not intents:
             return
         name = target.table.name
-        known = self._request.writes.get(name)
+        request = self._request
+        known = request.writes.get(name)
         if known is None:
-            self._request.writes[name] = intents
-            self._request.tables[name] = target
+            request.writes[name] = intents
+            request.tables[name] = target
         else:
             known.update(intents)
+        request.inserts_only = False
 
     def _intent(self, target: TableRows, key: bytes) -> Intent | None:
         intents = self._request.writes.get(target.table.name)

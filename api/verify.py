@@ -27,7 +27,8 @@ class VerifyReport:
     `differences` are the first DIFFERENCES_MAX of (row, stored times, recomputed times, where); a row whose values
     differ is there twice, as it is and as it should be. `rows_differing` counts all view rows that differ, those of the
     hidden views that it is made from included; `repaired` those that `repair` has made right. After a repair `ok` says
-    that they are now.
+    that they are now. `note` says what was left out: the oracle, where it has no value for rows that the view does not
+    show.
     """
 
     view: str
@@ -37,6 +38,7 @@ class VerifyReport:
     as_of: int
     repaired: int = 0
     rows_differing: int = 0
+    note: str = ""
 
     @classmethod
     def of(cls, view: str, outcome: Outcome) -> VerifyReport:
@@ -48,6 +50,7 @@ class VerifyReport:
             outcome.as_of,
             outcome.rows_repaired,
             outcome.rows_differing,
+            outcome.note,
         )
 
 
@@ -83,12 +86,14 @@ def _plain(report: VerifyReport, ms: int) -> dict[str, object]:
                 "row": [json_value(value) for value in each.row],
                 "stored": each.stored,
                 "recomputed": each.recomputed,
+                **({"reason": each.reason} if each.reason else {}),
             }
             for each in report.differences
         ],
         "repaired": report.repaired,
         "as_of": report.as_of,
         "ms": ms,
+        **({"note": report.note} if report.note else {}),
     }
 
 
@@ -108,6 +113,8 @@ def _print_table(checked: Sequence[tuple[VerifyReport, int]], out: TextIO, err: 
         output.lines(str(each) for each in report.differences)
         if report.rows_differing and len(report.differences) >= DIFFERENCES_MAX:
             output.lines([f"{report.view}: the first {len(report.differences)} differences are shown"])
+        if report.note:
+            output.lines([f"{report.view}: {report.note}"])
 
 
 @contextmanager

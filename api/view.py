@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from .changetables.algebra import scans
-from .changetables.errors import InterfaceError, NotSupportedError
+from .changes import Changes
 from .changetables.explain import explain
-from .changetables.keys import table_range
+from .coordinator.deferred import switch
 from .coordinator.embedded import Engine
-from .coordinator.verify import Progress, repair, verify
-from .durations import milliseconds
-from .reads import NO_KEY, OneViewRead, Snapshot, view_rows
+from .coordinator.mending import repair_view
+from .coordinator.verify import Progress, verify
+from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
+from .reads import NO_KEY, OneViewRead, Snapshot, view_rows, whole_view
 from .rows import Result, Row, Token
+from .status import ViewStatus, view_status
 from .verify import VerifyReport
 
 if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
     from .node import Node
-
-
-@dataclass(frozen=True, slots=True)
-class ViewStatus:
-    """The state of a view. `watermark` is the commit_ts that it reflects."""
-
-    name: str
-    refresh: str
-    watermark: int
-    lag_ms: float
-    rows: int
-    tables: tuple[str, ...]
-    sql: str
 
 
 class View:
@@ -54,8 +41,8 @@ class View:
         **columns: object,
     ) -> Row | None:
         """The row of a group (composite: a tuple in key order, or keyword arguments), or None."""
-        with self._reads(at_least, max_lag) as view:
-            return view.get(key, **columns)
+        with self._reads(at_least, latest, max_lag) as view:
+            return view._get(key, columns)
 
     def scan(
         self,
@@ -68,14 +55,18 @@ class View:
         max_lag: str | float | None = None,
     ) -> Result:
         """The rows of start <= key < stop in key order, each as often as its multiplicity."""
-        with self._reads(at_least, max_lag) as view:
+        with self._reads(at_least, latest, max_lag) as view:
             return view.scan(start, stop, limit)
 
     def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
         """The whole view."""
-        with self._reads(at_least, max_lag) as view:
+        if at_least is None and latest is False and max_lag is None:
+            result = whole_view(self._node, self.name)
+            if result is not None:
+                return result
+        with self._reads(at_least, latest, max_lag) as view:
             return view.rows()
 
     def to_arrow(self) -> ArrowTable:
@@ -85,75 +76,81 @@ class View:
         return self.rows().to_pandas()
 
     def status(self) -> ViewStatus:
+        """How it is refreshed, how far it is behind, and what its last step cost. It counts the rows."""
         with self._reads() as view:
-            definition, reads = view._rows.view, view._reads
-            rows_count = len(view._outputs(*table_range(definition.id), None))
-            watermark = reads._begin()
-        return ViewStatus(
-            self.name,
-            definition.refresh,
-            watermark,
-            0.0,
-            rows_count,
-            tuple(dict.fromkeys(scan.table for scan in scans(definition.relation))),
-            definition.text,
-        )
+            return view_status(self._node, view)
+
+    def _age(self) -> tuple[str, float]:
+        """How it is refreshed and how far it is behind: a status that reads nothing."""
+        view = view_rows(self.name, self._node.engine.ltm.tables).view
+        return view.refresh, self._node.lag_ms(self._node.refresher.watermark(self.name)) if view.deferred else 0.0
 
     def explain(self) -> str:
-        """How a change of each base table reaches the view: the look-ups, and through which key or index."""
+        """How a change of each base table reaches the view: the look-ups, and through which key or index; and what the
+        evaluators were measured to cost."""
         self._node.check_open()
         ltm = self._node.engine.ltm
         plans = {name: rows.plan for name, rows in ltm.tables.views.items()}
-        return explain(view_rows(self.name, ltm.tables).plan, plans, ltm.fan_out)
+        return explain(view_rows(self.name, ltm.tables).plan, plans, ltm.fan_out, measured=True)
 
     def refresh(self) -> int:
         """Bring the view up to date; a synchronous one always is. Returns its watermark."""
+        self._node.check_open()
+        engine = self._node.engine
+        if view_rows(self.name, engine.ltm.tables).view.deferred:
+            return self._node.refresher.wait_for(self.name, engine.ltm.horizon.durable_ts, REFRESH_MS_MAX)
         with self._reads() as view:
             return view._reads._begin()
 
-    def set_refresh(self, refresh: str) -> None:
-        """Change the mode; only "sync" is available in this version."""
-        check_refresh(refresh)
+    def set_refresh(self, refresh: str | TargetLag) -> None:
+        """Change how the view is refreshed, while writers go on."""
+        mode = refresh_text(refresh)
         self._node.check_open()
         view_rows(self.name, self._node.engine.ltm.tables)
+        with self._node.changing:
+            switch(self._node.engine, self._node.refresher, self.name, mode)
+
+    def changes(
+        self, since: Token | None = None, *, follow: bool = False, timeout: str | float | None = None
+    ) -> Changes:
+        """The view's own change tables, in order: one per commit that changed it, of a deferred view one per step.
+
+        `since`: a token of a transaction, of a result of this view (`rows().token`) or of an earlier change; None: from
+        now on. A deferred view goes on from the last watermark at or below it. `follow`: wait for more, for at most
+        `timeout` each time.
+        """
+        return Changes(self._node, self.name, since, follow, timeout)
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Compare what is stored with the definition evaluated from scratch, at one timestamp, while writers go on.
+        """Compare what is stored with the definition evaluated from scratch, at one timestamp (of a deferred view its
+        watermark), while writers go on.
 
         Memory is bounded whatever the size of the view. `progress(rows_done, rows_expected)` is called now and then.
         """
         return VerifyReport.of(self.name, verify(self._checked_engine(), self.name, progress))
 
     def repair(self, progress: Progress | None = None) -> VerifyReport:
-        """Make right exactly the rows that `verify` would name, also of the views that are made from this one. Writers
-        go on meanwhile."""
-        return VerifyReport.of(self.name, repair(self._checked_engine(), self.name, progress))
+        """Make right exactly the rows that `verify` would name, also of the views that are made from this one; a
+        deferred view that differs is computed anew, with its group. Writers go on meanwhile."""
+        engine = self._checked_engine()
+        return VerifyReport.of(self.name, repair_view(engine, self._node.refresher, self.name, progress))
 
     def _checked_engine(self) -> Engine:
         self._node.check_open()
         view_rows(self.name, self._node.engine.ltm.tables)
         return self._node.engine
 
-    def _reads(self, at_least: Token | None = None, max_lag: str | float | None = None) -> OneViewRead:
+    def _reads(
+        self, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
+    ) -> OneViewRead:
         """A read of its own; whoever calls it closes its snapshot."""
-        if at_least is not None and not isinstance(at_least, Token):
-            raise InterfaceError(f"at_least takes the token of a transaction, not {type(at_least).__name__}")
-        if max_lag is not None:
-            milliseconds(max_lag)
+        levels = levels_of(at_least, latest, max_lag)
         # A synchronous view is never behind: every acknowledged commit is in it.
-        snapshot = Snapshot(self._node)
+        snapshot = Snapshot(self._node, levels)
         try:
+            if levels is not ANY_AGE:
+                check_token(self._node, levels.at_least_ts)
             return OneViewRead(snapshot, self.name)
         except BaseException:
             snapshot.close()
             raise
-
-
-def check_refresh(refresh: object) -> Literal["sync"]:
-    if refresh == "sync":
-        return "sync"
-    if isinstance(refresh, str):
-        if refresh not in ("manual", "deferred"):
-            milliseconds(refresh)
-        raise NotSupportedError(f"deferred refresh ({refresh!r}) is not available yet", hint='use refresh="sync"')
-    raise InterfaceError(f"refresh must be text such as 'sync', not {refresh!r}")

@@ -9,15 +9,18 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import dashboard, evaluators, report, views
+from . import dashboard, evaluators, intervals, report, views
 from .errors import BenchError
 
 ALL = "all"
+#: What `--json` means without a file.
+STANDARD_OUTPUT = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ COMMANDS: dict[str, Command] = {
     "dashboard": Command(dashboard.SUMMARY, dashboard.add_arguments, dashboard.run),
     "evaluators": Command(evaluators.SUMMARY, evaluators.add_arguments, evaluators.run),
     "views": Command(views.SUMMARY, views.add_arguments, views.run),
+    "intervals": Command(intervals.SUMMARY, intervals.add_arguments, intervals.run),
 }
 
 
@@ -46,8 +50,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_common(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--json", type=Path, metavar="FILE", help="write machine, rows and ratios to this file")
-    sub.add_argument("--quick", action="store_true", help="the cells that matter most, within a minute")
+    sub.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=STANDARD_OUTPUT,
+        metavar="FILE",
+        help="write machine, rows and ratios to this file; without a name, print them, and all else to stderr",
+    )
+    sub.add_argument("--quick", action="store_true", help="the cells that matter most, within a minute or two")
 
 
 def run_command(arguments: list[str]) -> None:
@@ -56,12 +67,20 @@ def run_command(arguments: list[str]) -> None:
     options = parser().parse_args(arguments)
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise BenchError(f"--json {options.json}: there is no such folder")  # Now, not after minutes of measuring.
-    if options.command == ALL:
-        result: dict[str, object] = {name: COMMANDS[name].run(_defaults(name, options.quick)) for name in COMMANDS}
-    else:
-        result = COMMANDS[options.command].run(options)
+    if options.json == STANDARD_OUTPUT:
+        with redirect_stdout(sys.stderr):
+            result = _result(options)
+        print(report.json_text(result))
+        return
+    result = _result(options)
     if options.json is not None:
         report.write_json(options.json, result)
+
+
+def _result(options: argparse.Namespace) -> dict[str, object]:
+    if options.command == ALL:
+        return {name: COMMANDS[name].run(_defaults(name, options.quick)) for name in COMMANDS}
+    return COMMANDS[options.command].run(options)
 
 
 def _defaults(name: str, quick: bool) -> argparse.Namespace:

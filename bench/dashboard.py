@@ -81,11 +81,11 @@ SYSTEMS: dict[str, Callable[[Path], AbstractContextManager[Measure]]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--systems", type=_names(SYSTEMS), help=f"some of {','.join(SYSTEMS)}; all by default")
-    parser.add_argument("--runs", type=_positive, default=1, help="how often; figures are the medians (default 1)")
-    parser.add_argument("--k", type=_numbers, help="events per transaction, such as 1,10,100")
-    parser.add_argument("--clients", type=_numbers, help="numbers of clients, such as 1,4,16")
-    parser.add_argument("--skew", type=_names(SKEWS), help="some of uniform,hot; both by default")
+    parser.add_argument("--systems", type=names_of(SYSTEMS), help=f"some of {','.join(SYSTEMS)}; all by default")
+    parser.add_argument("--runs", type=positive, default=1, help="how often; figures are the medians (default 1)")
+    parser.add_argument("--k", type=numbers_of, help="events per transaction, such as 1,10,100")
+    parser.add_argument("--clients", type=numbers_of, help="numbers of clients, such as 1,4,16")
+    parser.add_argument("--skew", type=names_of(SKEWS), help="some of uniform,hot; both by default")
     parser.add_argument("--seconds", type=float, help="measured time of each cell")
     parser.add_argument("--dir", type=Path, help="where the databases go, on a real disk (default: a temporary folder)")
 
@@ -169,18 +169,18 @@ def _postgres_version(names: tuple[str, ...]) -> str:
     return postgres.server_version()
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
+def numbers_of(text: str) -> tuple[int, ...]:
+    return tuple(positive(part) for part in text.split(","))
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return number
 
 
-def _names(known: Mapping[str, object] | tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+def names_of(known: Mapping[str, object] | tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
         for name in names:

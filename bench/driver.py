@@ -128,6 +128,9 @@ class _Run:
         self.start = time.perf_counter() + self.timing.warm_up_s
         self.stop = self.start + self.timing.measure_s
 
+    def break_off(self) -> None:
+        self.broken = True
+
     def goes_on(self) -> bool:
         return time.perf_counter() < self.stop and not self.broken
 
@@ -150,7 +153,7 @@ class _Run:
 
 
 @contextmanager
-def _frozen_garbage() -> Iterator[None]:
+def frozen_garbage() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     try:
@@ -163,7 +166,7 @@ def measure_threads(
     system: str, open_session: Callable[[], AbstractContextManager[Session]], cell: Cell, timing: Timing
 ) -> Measurement:
     run = _Run(system, cell, timing)
-    with open_session() as session, _frozen_garbage():
+    with open_session() as session, frozen_garbage():
         _run_threads(session, run)
         reader = session.reader()
         try:
@@ -173,35 +176,55 @@ def measure_threads(
     return run.measurement()
 
 
-def _run_threads(session: Session, run: _Run) -> None:
-    failures: list[Exception] = []
-    ready = threading.Barrier(run.cell.clients + 1, action=run.start_clock)
+class Team:
+    """Threads that begin together, each with the barrier at which it waits for the others once it is ready. The first
+    one that fails makes the others end early (`on_failure`), and its error is raised by `join`."""
 
-    def guarded(work: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        works: Sequence[Callable[[threading.Barrier], None]],
+        on_start: Callable[[], None],
+        on_failure: Callable[[], None],
+    ) -> None:
+        self._on_failure = on_failure
+        self._ready = threading.Barrier(len(works), action=on_start)
+        self._failures: list[Exception] = []
+        self._threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, work: Callable[[threading.Barrier], None]) -> None:
         try:
-            work()
+            work(self._ready)
         except threading.BrokenBarrierError:
-            return  # Another thread failed before the start and has put its own error into `failures`.
+            return  # Another thread failed before the start and has put its own error into `_failures`.
         except Exception as error:
-            failures.append(error)
-            run.broken = True
-            ready.abort()
+            self._failures.append(error)
+            self._on_failure()
+            self._ready.abort()
 
-    works = [partial(_client_thread, session, run, ready, index) for index in range(run.cell.clients)]
-    works.append(partial(_reader_thread, session, run, ready))
-    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    give_up = time.perf_counter() + run.timing.warm_up_s + run.timing.measure_s + STOP_S_MAX
-    for thread in threads:
-        thread.join(max(0.0, give_up - time.perf_counter()))
-    if failures:
-        raise failures[0]
-    if any(thread.is_alive() for thread in threads):
-        raise _stuck(run)
+    def join(self, seconds_max: float) -> bool:
+        """Whether all ended within the time."""
+        give_up = time.perf_counter() + seconds_max
+        for thread in self._threads:
+            thread.join(max(0.0, give_up - time.perf_counter()))
+        if self._failures:
+            raise self._failures[0]
+        return not any(thread.is_alive() for thread in self._threads)
 
 
-def _client_thread(session: Session, run: _Run, ready: threading.Barrier, index: int) -> None:
+def _run_threads(session: Session, run: _Run) -> None:
+    works = [partial(_client_thread, session, run, index) for index in range(run.cell.clients)]
+    works.append(partial(_reader_thread, session, run))
+    team = Team(works, run.start_clock, run.break_off)
+    team.start()
+    if not team.join(run.timing.warm_up_s + run.timing.measure_s + STOP_S_MAX):
+        raise stuck(run.system, run.cell)
+
+
+def _client_thread(session: Session, run: _Run, index: int, ready: threading.Barrier) -> None:
     source = transactions(run.cell, index)
     add = run.records[index].add
     client = session.client()
@@ -245,13 +268,13 @@ async def _measure_tasks(open_session: Callable[[], AbstractAsyncContextManager[
             async with asyncio.timeout(run.timing.warm_up_s + run.timing.measure_s + STOP_S_MAX):
                 await _run_tasks(session, run)
         except TimeoutError as error:
-            raise _stuck(run) from error
+            raise stuck(run.system, run.cell) from error
         run.check_end(await session.read(), await session.recompute_differs())
 
 
 @asynccontextmanager
 async def _frozen_garbage_async() -> AsyncIterator[None]:
-    with _frozen_garbage():
+    with frozen_garbage():
         yield
 
 
@@ -289,7 +312,7 @@ async def _reader_task(session: AsyncSession, run: _Run) -> None:
         await asyncio.sleep(READ_PAUSE_S)
 
 
-def _stuck(run: _Run) -> BenchError:
+def stuck(system: str, cell: Cell) -> BenchError:
     return BenchError(
-        f"{run.system} is stuck ({run.cell}): clients did not stop within {STOP_S_MAX:.0f} s after their time was over"
+        f"{system} is stuck ({cell}): clients did not stop within {STOP_S_MAX:.0f} s after their time was over"
     )

@@ -1,8 +1,9 @@
-"""Viewtide embedded, through its public API only, as the dashboard's systems `viewtide` and `viewtide_asyncio`.
+"""Viewtide embedded, through its public API only: as the dashboard's systems `viewtide` and `viewtide_asyncio`, and
+with every refresh mode of the intervals.
 
 The defaults are what is measured: `connect(directory)` is durable, an acknowledged commit is on the disk. Creating the
 view also creates the index on events.product that its join needs: Viewtide keeps an index here that the triggers of the
-peers do without.
+peers do without. Without a view there is no such index, so what a view costs the writers includes it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from .errors import BenchError
-from .workload import EVENT_COLUMNS, TABLES, VIEW_NAME, VIEW_SQL, BaseTable, Event, Value, ViewRow, base_rows
+from .load import Read
+from .workload import EVENT_COLUMNS, INSERT, TABLES, VIEW_NAME, VIEW_SQL, BaseTable, Event, Value, ViewRow, base_rows
 
 #: Rows per transaction while the initial rows are loaded.
 LOAD_ROWS_PER_TRANSACTION = 1_000
+#: A watermark is a commit_ts: milliseconds since 1970, and below them so many bits that tell commits apart.
+COMMIT_TS_BITS_BELOW_MS = 20
+
+SYNC = "sync"
 
 RowDict = dict[str, Value]
 
@@ -32,13 +38,20 @@ class _Verification(Protocol):
     def ok(self) -> bool: ...
 
 
+class _Result(Protocol):
+    @property
+    def watermark(self) -> int: ...
+
+
 class _View(Protocol):
     def rows(self) -> Sequence[Mapping[str, object]]: ...
+    def refresh(self) -> object: ...
     def verify(self) -> _Verification: ...
 
 
 class _Transaction(Protocol):
     def insert(self, table: str, rows: list[RowDict]) -> object: ...
+    def upsert(self, table: str, rows: list[RowDict]) -> object: ...
 
 
 class _Database(Protocol):
@@ -74,7 +87,7 @@ def load_viewtide(module: str = "viewtide") -> ModuleType:
     except (ImportError, AttributeError) as error:
         raise BenchError(
             f"{module} cannot be imported ({error}). Install it into this Python first (pip install -e '.[dev]'), "
-            "or leave it out: --systems postgres_trigger,sqlite_trigger"
+            "or leave it out of the dashboard: --systems postgres_trigger,sqlite_trigger"
         ) from error
     return loaded
 
@@ -143,20 +156,94 @@ class _ThreadSession:
 
 @contextmanager
 def thread_session(parent: Path) -> Iterator[_ThreadSession]:
+    with _database(parent, SYNC) as db:
+        yield _ThreadSession(db)
+
+
+@contextmanager
+def _database(parent: Path, refresh: str | None) -> Iterator[_Database]:
+    """A fresh database with the initial rows and, unless `refresh` is None, the view."""
     vt = load_viewtide()
     with _fresh_folder(parent) as folder:
         db = cast(_Database, vt.connect(str(folder / "dashboard.db")))
         try:
             for table in TABLES:
                 db.create_table(table.name, _columns(vt, table), key=table.key)
-            db.create_view(VIEW_NAME, VIEW_SQL, refresh="sync")
+            if refresh is not None:
+                db.create_view(VIEW_NAME, VIEW_SQL, refresh=refresh)
             for table in TABLES:
                 for rows in _batches(table):
                     with db.transaction() as tx:
                         tx.insert(table.name, rows)
-            yield _ThreadSession(db)
+            yield db
         finally:
             db.close()
+
+
+class _IntervalClient:
+    """A writer of the intervals. Updates write whole rows, as the inserts do, in one call: an upsert of keys that are
+    there."""
+
+    def __init__(self, db: _Database, workload: str) -> None:
+        self._db = db
+        self._inserts = workload == INSERT
+
+    def prepare(self, events: list[Event]) -> Callable[[], None]:
+        rows = _event_rows(events)
+        inserts = self._inserts
+
+        def commit() -> None:
+            with self._db.transaction() as tx:
+                if inserts:
+                    tx.insert("events", rows)
+                else:
+                    tx.upsert("events", rows)
+
+        return commit
+
+    def close(self) -> None:
+        """The database is closed with the session."""
+
+
+class _Watcher:
+    def __init__(self, db: _Database) -> None:
+        self._view = db.view(VIEW_NAME)
+
+    def read(self) -> Read:
+        rows = self._view.rows()
+        return Read(_view_rows(rows), cast(_Result, rows).watermark >> COMMIT_TS_BITS_BELOW_MS)
+
+    def close(self) -> None:
+        """The database is closed with the session."""
+
+
+class _IntervalSession:
+    def __init__(self, db: _Database, refresh: str | None, workload: str) -> None:
+        self._db = db
+        self._has_view = refresh is not None
+        self._workload = workload
+
+    def client(self) -> _IntervalClient:
+        return _IntervalClient(self._db, self._workload)
+
+    def watcher(self) -> _Watcher | None:
+        return _Watcher(self._db) if self._has_view else None
+
+    def catch_up(self) -> None:
+        if self._has_view:
+            self._db.view(VIEW_NAME).refresh()
+
+    def recompute_differs(self) -> str | None:
+        return _difference(self._db.view(VIEW_NAME).verify()) if self._has_view else None
+
+
+@contextmanager
+def interval_session(parent: Path, refresh: str | None, workload: str) -> Iterator[_IntervalSession]:
+    """`refresh` as create_view takes it, None for no view at all. The view reflects all initial rows at the start."""
+    with _database(parent, refresh) as db:
+        session = _IntervalSession(db, refresh, workload)
+        session.catch_up()
+        yield session
 
 
 class _TaskClient:

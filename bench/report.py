@@ -171,4 +171,8 @@ def row_dicts(rows: Sequence[Row]) -> list[dict[str, object]]:
 
 
 def write_json(path: Path, result: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    path.write_text(json_text(result) + "\n")
+
+
+def json_text(result: Mapping[str, object]) -> str:
+    return json.dumps(result, indent=2)

@@ -9,6 +9,10 @@ but always average `COST_MEAN`. So at every moment, over all groups together,
     COUNT is a multiple of k,    SUM is a multiple of k,    SUM = COST_MEAN × COUNT.
 
 A view that shows a part of a transaction, in one group or in one of the two columns, breaks one of them.
+
+The workload "update" (Nikolov, 6.3) changes the same 150 events again and again instead. They are divided into blocks
+of k, and a transaction gives a whole block new products and costs, drawn like those of new events: whichever
+transaction was last at a block, its costs average `COST_MEAN`, so the rule holds there too.
 """
 
 from __future__ import annotations
@@ -35,6 +39,11 @@ SEED = 20_24
 
 UNIFORM = "uniform"
 HOT = "hot"
+
+INSERT = "insert"
+UPDATE = "update"
+#: The events that the workload "update" changes, the first ones of the table.
+UPDATED_ROWS = 150
 
 VIEW_NAME = "cost_by_category"
 VIEW_SQL = (
@@ -80,9 +89,10 @@ class Cell:
     k: int
     clients: int
     skew: str
+    workload: str = INSERT
 
     def __str__(self) -> str:
-        return f"k={self.k}, {self.clients} clients, {self.skew}"
+        return f"k={self.k}, {self.clients} clients, {self.skew}, {self.workload}"
 
 
 def category_name(index: int) -> str:
@@ -116,13 +126,27 @@ def base_rows(table: str) -> list[tuple[Value, ...]]:
 
 
 def transactions(cell: Cell, client: int) -> Iterator[list[Event]]:
-    """The transactions of one client, without end; the same for every system. Ids grow together over all clients, as
-    those of a sequence would, without one."""
+    """The transactions of one client, without end; the same for every system."""
     pool = _pool(cell, client)
-    for number, drawn in enumerate(itertools.cycle(pool)):
-        first = EVENTS_COUNT_INITIAL + (number * cell.clients + client) * cell.k
+    firsts = _new_ids(cell, client) if cell.workload == INSERT else _blocks(cell, client)
+    for first, drawn in zip(firsts, itertools.cycle(pool), strict=False):
         now_us = time.time_ns() // 1_000
         yield [(first + i, now_us, *values) for i, values in enumerate(drawn)]
+
+
+def _new_ids(cell: Cell, client: int) -> Iterator[int]:
+    """The first id of each transaction. Ids grow together over all clients, as those of a sequence would, without
+    one."""
+    return itertools.count(EVENTS_COUNT_INITIAL + client * cell.k, cell.clients * cell.k)
+
+
+def _blocks(cell: Cell, client: int) -> Iterator[int]:
+    """The first id of the block that each transaction updates, drawn at random: clients meet at the same rows."""
+    if UPDATED_ROWS % cell.k:
+        raise ValueError(f"{UPDATED_ROWS} rows cannot be divided into blocks of {cell.k}")
+    draw = random.Random(SEED * 2_000 + client)
+    while True:
+        yield draw.randrange(0, UPDATED_ROWS, cell.k)
 
 
 def _pool(cell: Cell, client: int) -> list[list[tuple[int, int, str, int]]]:
@@ -150,10 +174,12 @@ class ViewChecker:
     def __init__(self, system: str, cell: Cell) -> None:
         self._where = f"{system}, {cell}"
         self._k = cell.k
+        self._new_per_transaction = cell.k if cell.workload == INSERT else 0
         self._count_before = 0
 
     def check(self, rows: Sequence[ViewRow], acknowledged: int) -> None:
-        """`acknowledged`: transactions that were acknowledged before the read began."""
+        """`acknowledged`: transactions that were acknowledged before the read began, or before the moment that the
+        view reflects, if it is one that may be behind."""
         if len({row[0] for row in rows}) != len(rows):
             raise self._violation("a category appears twice", rows)
         cost = sum(row[1] for row in rows)
@@ -162,7 +188,7 @@ class ViewChecker:
             raise self._violation(f"COUNT {count} or SUM {cost} is no multiple of k = {self._k}", rows)
         if cost != COST_MEAN * count:
             raise self._violation(f"SUM {cost} is not {COST_MEAN} × COUNT {count}", rows)
-        if count < (least := events_expected(self._k, acknowledged)):
+        if count < (least := events_expected(self._new_per_transaction, acknowledged)):
             raise self._violation(f"COUNT {count} is below {least}, acknowledged before the read", rows)
         if count < self._count_before:
             raise self._violation(f"COUNT went back from {self._count_before} to {count}", rows)
@@ -172,7 +198,7 @@ class ViewChecker:
         """After the last transaction the view holds what was acknowledged, and nothing else."""
         self.check(rows, acknowledged)
         count = sum(row[2] for row in rows)
-        if count != (expected := events_expected(self._k, acknowledged)):
+        if count != (expected := events_expected(self._new_per_transaction, acknowledged)):
             raise self._violation(f"COUNT at the end is {count}, acknowledged were {expected}", rows)
 
     def _violation(self, what: str, rows: Sequence[ViewRow]) -> Violation:
@@ -180,5 +206,5 @@ class ViewChecker:
         return Violation(f"wrong view read ({self._where}): {what}. The view was {shown}")
 
 
-def events_expected(k: int, acknowledged: int) -> int:
-    return EVENTS_COUNT_INITIAL + k * acknowledged
+def events_expected(new_per_transaction: int, acknowledged: int) -> int:
+    return EVENTS_COUNT_INITIAL + new_per_transaction * acknowledged

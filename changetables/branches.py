@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from hashlib import blake2b
 from typing import Protocol, TypeAlias, TypeGuard, cast
 
@@ -50,7 +51,7 @@ from .algebra import (
 from .compiler import sources_of
 from .errors import UnsupportedView
 from .expressions import Call, ColumnRef, Expression, Literal
-from .rewriting import conjuncts, moved, positions, substituted
+from .rewriting import conjuncts, is_null, is_safe, moved, positions, substituted
 from .schema import Table
 from .types import BOOL, INT, Type
 
@@ -133,9 +134,11 @@ class JoinGraph:
     constants: tuple[Constant, ...] = ()
 
 
-def hidden_name(relation: Relation) -> str:
-    """Equal relations are kept once, whoever needs them: the name says what is kept."""
-    return "~" + blake2b(repr(relation).encode(), digest_size=12).hexdigest()
+def hidden_name(relation: Relation, scope: str = "") -> str:
+    """Equal relations are kept once, whoever needs them: the name says what is kept. Views that are refreshed at
+    different times cannot share one: each `scope` has its own."""
+    name = "~" + blake2b(repr(relation).encode(), digest_size=12).hexdigest()
+    return f"{name}@{scope}" if scope else name
 
 
 def is_hidden(name: str) -> bool:
@@ -171,27 +174,18 @@ def _placed(expression: Expression, places: Sequence[int]) -> Expression:
     return expression
 
 
-def _is_null(expression: Expression) -> bool:
-    return isinstance(expression, Literal) and expression.value is None
-
-
-_NULL_COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
-
-
 def _never_true(condition: Expression) -> bool:
     """Conditions that padding with NULL has made impossible: that alone keeps the number of branches small."""
     if isinstance(condition, Literal):
         return condition.value is not True
     if isinstance(condition, Call):
-        if condition.op in _NULL_COMPARISONS:
-            return any(_is_null(_uncast(argument)) for argument in condition.args)
         if condition.op == "is_not_null":
-            return _is_null(condition.args[0])
+            return is_null(condition.args[0])
         if condition.op == "is_not_distinct":
-            one, other = map(_uncast, condition.args)
-            known = [side for side in (one, other) if isinstance(side, ColumnRef) and not side.nullable]
-            return bool(known) and (_is_null(one) or _is_null(other))
-    return False
+            one, other = condition.args
+            known = [side for side in map(_uncast, (one, other)) if isinstance(side, ColumnRef) and not side.nullable]
+            return bool(known) and (is_null(one) or is_null(other))
+    return is_null(condition)
 
 
 def _uncast(expression: Expression) -> Expression:
@@ -276,12 +270,16 @@ def _reference(table: Table, position: int) -> ColumnRef:
 
 
 def _values(relation: Values, path: tuple[int, ...]) -> list[Branch]:
+    if len(relation.rows) > BRANCHES_MAX:
+        raise UnsupportedView(
+            f"VALUES with more than {BRANCHES_MAX} rows", hint="put the rows into a table, and read them from there"
+        )
     branches = []
     for number, row in enumerate(relation.rows):
         columns = tuple(Literal(value, each.type) for value, each in zip(row, relation.fields, strict=True))
         key = KeyPart((path, 0), "row", Literal(number, INT), False)
         branches.append(Branch((), (), columns, (key,)))
-    return _bounded(branches)
+    return branches
 
 
 def _filtered(branches: list[Branch], conditions: Sequence[Expression]) -> list[Branch]:
@@ -609,20 +607,42 @@ def _equality(condition: Expression) -> Equality | None:
 
 def _connected(branch: Branch, stored: Stored) -> Branch:
     """Every source reached through equalities of plain columns, and every anti source by its whole key. Where only an
-    equality of expressions connects two, the expressions become columns of a view of their own, with an index."""
+    equality of expressions connects two, the expressions become columns of a view of their own, with an index. An
+    expression over several sources is a column of their join."""
     while True:
         parts = _components(branch)
         bridges = [_bridge(condition, parts, branch) for condition in branch.conditions]
         bridge = next((found for found in bridges if found is not None), None)
         if bridge is None:
-            break
-        [number] = sources_of(bridge)
-        branch = _with_columns(branch, number, _sides_of(branch, number), stored)
+            implied = _implied(branch, parts)
+            if implied is None:
+                break
+            branch = replace(branch, conditions=(*branch.conditions, implied))
+            continue
+        numbers = _joined_for(bridge, parts, branch)
+        branch = _with_columns(branch, numbers, _sides_of(branch, numbers), stored)
     if len(parts) > 1:
         loose = branch.sources[min(parts[1])]
         name = "subquery" if is_hidden(loose.alias) else loose.alias
         raise UnsupportedView(NO_EQUALITY, place=loose.place, hint=f"add a condition {name}.x = other.y")
     return branch
+
+
+def _implied(branch: Branch, parts: list[set[int]]) -> Expression | None:
+    """An equality between two components that follows from others: both are compared with the same constant. So a row
+    of VALUES connects what is joined with it."""
+    compared: dict[Expression, tuple[Expression, str, set[int]]] = {}
+    for condition in branch.conditions:
+        if isinstance(condition, Call) and condition.op in ("=", "is_not_distinct"):
+            for one, other in (condition.args, condition.args[::-1]):
+                home = next((part for part in parts if sources_of(one) and sources_of(one) <= part), None)
+                if home is None or sources_of(other):
+                    continue
+                first, op, its_home = compared.setdefault(other, (one, condition.op, home))
+                if its_home is not home:
+                    null_safe = op == condition.op == "is_not_distinct"
+                    return Call("is_not_distinct" if null_safe else "=", (first, one), BOOL)
+    return None
 
 
 def _with_known_values(branch: Branch) -> tuple[Expression, ...]:
@@ -638,7 +658,7 @@ def _with_known_values(branch: Branch) -> tuple[Expression, ...]:
             return expression
         args = [simpler(argument) for argument in expression.args]
         if expression.op == "coalesce":
-            args = [argument for argument in args if not _is_null(argument)]
+            args = [argument for argument in args if not is_null(argument)]
             first = next((n for n, each in enumerate(args) if each in known or not _can_be_null(each)), len(args))
             args = args[: first + 1]
             if len(args) == 1 and args[0].type.kind == expression.type.kind:
@@ -658,88 +678,148 @@ def _stored_where_looked_for(branch: Branch, stored: Stored) -> Branch:
             bound = {mine.position for mine, _ in pairs if mine.source == number}
             others = {other.source for mine, other in pairs if mine.source == number}
             if len(others) > 1 or not bound >= set(table.key):
-                return _stored_where_looked_for(_with_columns(branch, number, [], stored), stored)
+                return _stored_where_looked_for(_with_columns(branch, {number}, [], stored), stored)
     return branch
 
 
 def _components(branch: Branch) -> list[set[int]]:
     """Sources that equalities of plain columns connect. Anti sources connect nothing: they have no row to go on from,
     and their whole key is bound by others."""
-    parts = [{number} for number, source in enumerate(branch.sources) if not source.anti]
+    return _connected_parts(branch, {number for number, source in enumerate(branch.sources) if not source.anti})
+
+
+def _connected_parts(branch: Branch, numbers: set[int]) -> list[set[int]]:
+    """Those of the sources that equalities of plain columns connect, without the help of others."""
+    parts = [{number} for number in numbers]
     for condition in branch.conditions:
         equality = _equality(condition)
-        if equality is not None and not _about_anti(equality, branch):
+        if equality is not None and {equality.left.source, equality.right.source} <= numbers:
             touched = [part for part in parts if equality.left.source in part or equality.right.source in part]
             parts = [part for part in parts if part not in touched] + [set().union(*touched)]
     return sorted(parts, key=min)
 
 
-def _about_anti(equality: Equality, branch: Branch) -> bool:
-    return any(branch.sources[side.source].anti for side in (equality.left, equality.right))
-
-
 def _bridge(condition: Expression, parts: list[set[int]], branch: Branch) -> Expression | None:
-    """A side of an equality that is an expression over one source, if the equality is needed as one of plain columns:
-    it is about two components or about an anti source."""
+    """A side of an equality that is an expression over sources that are connected, if the equality is needed as one of
+    plain columns: it is about two components or about an anti source."""
     if not _is_comparison_of_two(condition):
         return None
     sides = [sources_of(argument) for argument in condition.args]
-    homes = [next((i for i, part in enumerate(parts) if side <= part), -1) for side in sides]
+    homes = [next((i for i, part in enumerate(parts) if side <= part), None) for side in sides]
     anti = any(branch.sources[number].anti for side in sides for number in side)
-    if homes[0] == homes[1] and not anti:
+    if not anti and (homes[0] == homes[1] or None in homes):
         return None
-    return next((argument for argument in condition.args if not isinstance(argument, ColumnRef)), None)
+    return next(
+        (
+            argument
+            for argument, home in zip(condition.args, homes, strict=True)
+            if home is not None and not isinstance(argument, ColumnRef)
+        ),
+        None,
+    )
 
 
 def _is_comparison_of_two(condition: Expression) -> TypeGuard[Call]:
-    """An equality between expressions over one source each, not the same."""
+    """An equality between expressions over different sources."""
     if not isinstance(condition, Call) or condition.op not in ("=", "is_not_distinct"):
         return False
     one, other = (sources_of(argument) for argument in condition.args)
-    return len(one) == len(other) == 1 and one != other
+    return bool(one) and bool(other) and not one & other
 
 
-def _sides_of(branch: Branch, number: int) -> list[Expression]:
-    """All expressions over one source that are compared with another source."""
+def _joined_for(expression: Expression, parts: list[set[int]], branch: Branch) -> set[int]:
+    """The sources whose join has an expression as a column: its own ones if they are connected, else with all that
+    connect them."""
+    own = sources_of(expression)
+    return own if len(_connected_parts(branch, own)) == 1 else next(part for part in parts if own <= part)
+
+
+def _sides_of(branch: Branch, numbers: set[int]) -> list[Expression]:
+    """All expressions over some sources that are compared with others."""
     found: dict[Expression, None] = {}
     for condition in branch.conditions:
         if _is_comparison_of_two(condition):
-            for side in condition.args:
-                if sources_of(side) == {number} and not isinstance(side, ColumnRef):
+            for side, other in (condition.args, condition.args[::-1]):
+                within = sources_of(side) <= numbers and not sources_of(other) <= numbers
+                if within and not isinstance(side, ColumnRef):
                     found[side] = None
     return list(found)
 
 
-def _with_columns(branch: Branch, number: int, expressions: Sequence[Expression], stored: Stored) -> Branch:
-    """The branch with a source replaced by a view that stores its rows, with the expressions as further columns."""
-    table = stored.table(branch.sources[number].table)
-    read = sorted({*table.key, *(p for e in _all_expressions(branch) for p in _positions_in(e, number))})
-    places = {position: place for place, position in enumerate(read)}
-    scan = Scan(table.name, "", tuple(read), tuple(_field(table, position) for position in read))
-    outputs = [Output("", column(scan, place), scan.fields[place].nullable) for place in range(len(read))]
-    for expression in expressions:
-        at_home = _relocated(expression, number, lambda reference: column(scan, places[reference.position]))
-        outputs.append(Output("", at_home, True))
-    kept = stored.inner(canonical(Project(scan, tuple(outputs))))
-    made = {expression: len(read) + place for place, expression in enumerate(expressions)}
+def _with_columns(branch: Branch, numbers: set[int], expressions: Sequence[Expression], stored: Stored) -> Branch:
+    """The branch with sources replaced by a view that stores the rows of their join, with the expressions as further
+    columns. What fails for some rows is computed for those alone that the conditions leave."""
+    inside: list[Expression] = []
+    if len(numbers) > 1 or not all(map(is_safe, expressions)):
+        inside = [each for each in branch.conditions if sources_of(each) and sources_of(each) <= numbers]
+    joined, places = _join_of(branch, numbers, inside, stored)
+    outputs = [Output("", column(joined, place), joined.fields[place].nullable) for place in range(len(joined.fields))]
+    outputs += [Output("", _at_home(expression, joined, places), True) for expression in expressions]
+    kept = stored.inner(canonical(Project(joined, tuple(outputs))))
+    made = {expression: len(places) + place for place, expression in enumerate(expressions)}
+    home = min(numbers)
+    left = [number for number in range(len(branch.sources)) if number == home or number not in numbers]
+    numbered = {number: place for place, number in enumerate(left)}
 
     def moved(old: Expression) -> Expression:
         if old in made:
-            return replace(_reference(kept, made[old]), source=number)
-        if isinstance(old, ColumnRef) and old.source == number:
-            return replace(_reference(kept, places[old.position]), source=number)
+            return replace(_reference(kept, made[old]), source=numbered[home])
+        if isinstance(old, ColumnRef):
+            if old.source not in numbers:
+                return replace(old, source=numbered[old.source])
+            return replace(_reference(kept, places[old.source, old.position]), source=numbered[home])
         if isinstance(old, Call):
             return replace(old, args=tuple(map(moved, old.args)))
         return old
 
-    sources = list(branch.sources)
-    sources[number] = replace(sources[number], table=kept.name)
+    sources = {**dict(enumerate(branch.sources)), home: replace(branch.sources[home], table=kept.name)}
     return Branch(
-        tuple(sources),
-        tuple(map(moved, branch.conditions)),
+        tuple(sources[number] for number in left),
+        tuple(moved(condition) for condition in branch.conditions if condition not in inside),
         tuple(map(moved, branch.columns)),
         tuple(replace(part, expression=moved(part.expression)) for part in branch.keys),
     )
+
+
+def _join_of(
+    branch: Branch, numbers: set[int], conditions: Sequence[Expression], stored: Stored
+) -> tuple[Relation, dict[tuple[int, int], int]]:
+    """The join of some sources, with all columns that the branch reads and their keys; and where in it a column of a
+    source stands: (source, position) -> place."""
+    places: dict[tuple[int, int], int] = {}
+    joined: Relation | None = None
+    waiting = list(conditions)
+    done: set[int] = set()
+    for number in sorted(numbers):
+        table = stored.table(branch.sources[number].table)
+        read = sorted({*table.key, *(p for e in _all_expressions(branch) for p in _positions_in(e, number))})
+        scan = Scan(table.name, "", tuple(read), tuple(_field(table, position) for position in read))
+        for position in read:
+            places[number, position] = len(places)
+        done.add(number)
+        ready = [condition for condition in waiting if sources_of(condition) <= done]
+        waiting = [condition for condition in waiting if condition not in ready]
+        both = scan if joined is None else Join("inner", joined, scan, None)
+        condition = _all_of([_at_home(each, both, places) for each in ready])
+        if isinstance(both, Join):
+            joined = replace(both, condition=condition)
+        else:
+            joined = both if condition is None else Filter(both, condition)
+    assert joined is not None, "there is at least one source"
+    return joined, places
+
+
+def _all_of(conditions: Sequence[Expression]) -> Expression | None:
+    return reduce(lambda one, other: Call("and", (one, other), BOOL), conditions) if conditions else None
+
+
+def _at_home(expression: Expression, relation: Relation, places: Mapping[tuple[int, int], int]) -> Expression:
+    """An expression of a branch over the columns of the relation that joins its sources."""
+    if isinstance(expression, ColumnRef):
+        return column(relation, places[expression.source, expression.position])
+    if isinstance(expression, Call):
+        return replace(expression, args=tuple(_at_home(argument, relation, places) for argument in expression.args))
+    return expression
 
 
 def _all_expressions(branch: Branch) -> Iterator[Expression]:
@@ -751,14 +831,6 @@ def _all_expressions(branch: Branch) -> Iterator[Expression]:
 
 def _positions_in(expression: Expression, source: int) -> set[int]:
     return {reference.position for reference in columns_of(expression) if reference.source == source}
-
-
-def _relocated(expression: Expression, source: int, home: Callable[[ColumnRef], ColumnRef]) -> Expression:
-    if isinstance(expression, ColumnRef):
-        return home(expression)
-    if isinstance(expression, Call):
-        return replace(expression, args=tuple(_relocated(argument, source, home) for argument in expression.args))
-    return expression
 
 
 def _field(table: Table, position: int) -> Field:

@@ -8,7 +8,8 @@ changed row costs.
        └─ change of products p: 1.0 look-ups and 12.5 rows per row
           └─ events e by index (product = p.id)
 
-Views that the engine keeps for this one stand below it, numbered, with their own plans.
+Views that the engine keeps for this one stand below it, numbered, with their own plans. Of a view that exists, the last
+line says what the evaluators cost, as far as it was measured, and which one large change tables go through.
 """
 
 from __future__ import annotations
@@ -71,9 +72,15 @@ class _Node:
         return found
 
 
-def explain(plan: ViewPlan, plans: Mapping[str, ViewPlan], fan_out: FanOut = lambda *_: None) -> str:
-    """The plan of a view as a tree. `plans` has those of all views that it reads, hidden ones included."""
-    return "\n".join(_Explanation(plans, fan_out).view(plan).lines())
+def explain(
+    plan: ViewPlan, plans: Mapping[str, ViewPlan], fan_out: FanOut = lambda *_: None, *, measured: bool = False
+) -> str:
+    """The plan of a view as a tree. `plans` has those of all views that it reads, hidden ones included. `measured`:
+    with the evaluators' costs, which a plan knows that has run."""
+    lines = _Explanation(plans, fan_out).view(plan).lines()
+    if measured:
+        lines.append(f"evaluators: {'; '.join(plan.evaluator_choice().splitlines())}")
+    return "\n".join(lines)
 
 
 class _Explanation:

@@ -4,7 +4,7 @@
 
 | kind                    | encoding of a value                                                                        |
 |-------------------------|--------------------------------------------------------------------------------------------|
-| int                     | 8 bytes, big-endian, plus 2**63                                                            |
+| int                     | 8 bytes, big-endian, plus 2**63; in views, which have sums of any size, see `_wide_int`    |
 | float                   | 8 bytes: IEEE bits, all inverted if negative, else the sign bit set; NaN is ff ff ...      |
 | bool                    | 1 byte                                                                                     |
 | date                    | 4 bytes: days since the year 1                                                             |
@@ -30,7 +30,7 @@ from .errors import DataError, InternalError, OperationalError
 from .generated import code_of
 from .numbers import DECIMAL_NAN, decimal_value
 from .schema import Index, Table
-from .types import NAN, Row, Type, Value
+from .types import INT_MAX, INT_MIN, NAN, Row, Type, Value
 
 #: LMDB refuses keys above 511 bytes; a version suffix (8 bytes) and room for what a store adds come on top.
 KEY_BYTES_MAX = 480
@@ -112,6 +112,8 @@ _SIGNED = struct.Struct(">q")
 _UNSIGNED = struct.Struct(">Q")
 _DAYS = struct.Struct(">I")
 
+#: What stands for a negative value is inverted bytewise, which turns its order around.
+_INVERTED = bytes(range(255, -1, -1))
 _SIGN_BIT = 2**63
 _NAN_BITS = 2**64 - 1
 _TIME_ZERO = datetime.datetime(1, 1, 1)
@@ -132,6 +134,22 @@ def _microseconds(value: datetime.datetime) -> int:
     return (passed.days * _DAY_SECONDS + passed.seconds) * _SECOND_MICROSECONDS + passed.microseconds
 
 
+#: Before the magnitude of an integer that needs more than the 8 bytes: how many bytes it has.
+_WIDE_LENGTH = struct.Struct(">I")
+
+
+def _wide_int(value: int) -> bytes:
+    """An integer of any size. Between the two ends of 64 bits it is the 8 bytes that it is in a table. The first of
+    them, 00 00 ..., and the last, ff ff ..., are followed by how far beyond the end the value is, as a length and a
+    magnitude (inverted below the first): the end itself is 0 beyond, which has no bytes."""
+    if INT_MIN < value < INT_MAX:
+        return _UNSIGNED.pack(value + _SIGN_BIT)
+    beyond = value - INT_MAX if value > 0 else INT_MIN - value
+    size = (beyond.bit_length() + 7) // 8
+    body = _WIDE_LENGTH.pack(size) + beyond.to_bytes(size, "big")
+    return b"\xff" * 8 + body if value > 0 else b"\x00" * 8 + body.translate(_INVERTED)
+
+
 # The class byte of a decimal orders the special values around the finite ones.
 _MINUS_INFINITY = b"\x10"
 _NEGATIVE = b"\x20"
@@ -145,8 +163,6 @@ _EXPONENT_BIAS = 2**31
 #: A digit d is the nibble d + 1: the nibble 0 fills up an odd count, and no byte of digits is the terminator 00.
 _DIGIT_TO_NIBBLE = str.maketrans("0123456789", "123456789a")
 _NIBBLE_TO_DIGIT = str.maketrans("123456789a0", "0123456789 ")
-#: The body of a negative value is inverted bytewise, which turns its order around.
-_INVERTED = bytes(range(255, -1, -1))
 _DECIMAL_SPECIALS: dict[bytes, Decimal] = {
     _MINUS_INFINITY: Decimal("-Infinity"),
     _ZERO: Decimal(0),
@@ -185,6 +201,7 @@ _FIXED = {
     "timestamptz": ("Q", "microseconds({v})"),
 }
 #: kind -> the expression that gives the bytes.
+_WIDE_INT = "wide_int({v})"
 _VARIABLE = {"str": _TEXT, "json": _TEXT, "bytes": _BLOB, "decimal": "decimal_bytes({v})"}
 
 _NAMESPACE: dict[str, object] = {
@@ -195,20 +212,23 @@ _NAMESPACE: dict[str, object] = {
     "SIGN_BIT": _SIGN_BIT,
     "float_bits": _float_bits,
     "microseconds": _microseconds,
+    "wide_int": _wide_int,
     "decimal_bytes": _decimal_bytes,
     "struct_error": struct.error,
 }
 
 
 class _KeyExpression:
-    """The Python expression that encodes the variables v0, v1, ... of some columns behind a table id.
+    """The Python expression that encodes the variables v0, v1, ... of some columns behind a table id. `wide`: integers
+    may have any size; else they are those of tables, or short enough to look the same.
 
     Neighbouring fixed-width parts wait in `_pending` until something of variable width comes: they become one
     `struct` call, or one constant if nothing in them varies.
     """
 
-    def __init__(self, table_id: int, columns: Columns) -> None:
+    def __init__(self, table_id: int, columns: Columns, *, wide: bool = False) -> None:
         _table_prefix(table_id)
+        self._wide = wide
         self.namespace = dict(_NAMESPACE)
         #: None if a column has no bound.
         self.width_bytes_max: int | None = TABLE_PREFIX_BYTES
@@ -225,7 +245,7 @@ class _KeyExpression:
             # A column of bare NULLs: nothing but the tag.
             self._pending.append(("B", _TAG_NULL))
             self._widen(1)
-        elif kind in _FIXED:
+        elif kind in _FIXED and not (kind == "int" and self._wide):
             packing, expression = _FIXED[kind]
             packed = (packing, expression.format(v=variable))
             self._widen(struct.calcsize(f">{packing}") + nullable)
@@ -233,9 +253,9 @@ class _KeyExpression:
                 self._choose(variable, self._packed([*self._pending, ("B", _TAG_VALUE), packed]))
             else:
                 self._pending.append(packed)
-        elif kind in _VARIABLE:
+        elif kind in _VARIABLE or kind == "int":
             self.width_bytes_max = None
-            expression = _VARIABLE[kind].format(v=variable)
+            expression = _VARIABLE.get(kind, _WIDE_INT).format(v=variable)
             if nullable:
                 self._choose(variable, f"{self._packed([*self._pending, ('B', _TAG_VALUE)])} + {expression}")
             else:
@@ -272,17 +292,21 @@ def _positions_read(positions: Sequence[int]) -> str:
     return "; ".join(f"v{number} = row[{position}]" for number, position in enumerate(positions)) or "pass"
 
 
-def _function(head: str, load: str, body: Sequence[str], namespace: dict[str, object]) -> object:
-    """Compile one generated function. A value that cannot be packed is the caller's data, not a defect."""
+def _function(
+    head: str, load: str, body: Sequence[str], namespace: dict[str, object], nowhere: bytes | None = None
+) -> object:
+    """Compile one generated function. A value that cannot be packed is the caller's data, not a defect; with `nowhere`,
+    that is the result then."""
     lines = [
         f"def {head}:",
         f"    {load}",
         "    try:",
         *(f"        {line}" for line in body),
-        "    except (struct_error, UnicodeEncodeError) as error:",
-        "        raise unfit(error) from None",
     ]
-    namespace["unfit"] = _unfit
+    if nowhere is not None:
+        lines += ["    except struct_error:", "        return nowhere"]
+    lines += ["    except (struct_error, UnicodeEncodeError) as error:", "        raise unfit(error) from None"]
+    namespace.update(unfit=_unfit, nowhere=nowhere)
     exec(code_of("\n".join(lines), "<viewtide key encoder>"), namespace)
     return namespace[head.partition("(")[0]]
 
@@ -291,16 +315,57 @@ def _unfit(error: Exception) -> DataError:
     return DataError(f"a key value is out of range: {error}", hint="integers have 64 bits, text must be valid UTF-8")
 
 
+def _nowhere(table_id: int) -> bytes:
+    """What no stored key of a table begins with: it is longer than all of them."""
+    return _table_prefix(table_id) + b"\xff" * KEY_BYTES_MAX
+
+
+def _unless_wide(columns: Columns, arguments: str) -> list[str]:
+    """The line that hands a row over to `wide` if an integer of it is not between the ends of 64 bits; none if there
+    are no integers. The test is all that wide integers cost where there are none."""
+    tests = []
+    for number, (column_type, nullable) in enumerate(columns):
+        if column_type.kind == "int":
+            test = f"{INT_MIN} < v{number} < {INT_MAX}"
+            tests.append(f"(v{number} is None or {test})" if nullable else test)
+    return [f"if not ({' and '.join(tests)}): return wide({arguments})"] if tests else []
+
+
+#: A length in bytes, and what to do with longer keys.
+_TooLong: TypeAlias = tuple[int, Callable[[bytes], bytes]]
+
+
 def _encoder(
-    table_id: int, columns: Columns, load: str, too_long: tuple[int, Callable[[bytes], bytes]] | None
+    table_id: int,
+    columns: Columns,
+    load: str,
+    too_long: _TooLong | None,
+    *,
+    wide: bool | Encoder = False,
+    nowhere: bytes | None = None,
 ) -> Encoder:
-    """A generated function of one tuple; `too_long` is a length in bytes and what to do with longer keys."""
-    key = _KeyExpression(table_id, columns)
+    """A generated function of one tuple. `wide`: integers may have any size, and what encodes a tuple with one that is
+    not short, if it is not just encoded."""
+    fast = _unless_wide(columns, "row") if wide else []
+    if fast and wide is True:
+        wide = _encoder_of(_KeyExpression(table_id, columns, wide=True), load, too_long)
+    return _encoder_of(_KeyExpression(table_id, columns), load, too_long, fast, wide, nowhere)
+
+
+def _encoder_of(
+    key: _KeyExpression,
+    load: str,
+    too_long: _TooLong | None,
+    first: Sequence[str] = (),
+    wide: object = None,
+    nowhere: bytes | None = None,
+) -> Encoder:
     body = [f"return {key.text}"]
     if too_long is not None and (key.width_bytes_max is None or key.width_bytes_max > too_long[0]):
         key.namespace["limit"], key.namespace["too_long"] = too_long
         body = [f"key = {key.text}", "return key if len(key) <= limit else too_long(key)"]
-    return cast(Encoder, _function("encode(row)", load, body, key.namespace))
+    key.namespace["wide"] = wide
+    return cast(Encoder, _function("encode(row)", load, [*first, *body], key.namespace, nowhere))
 
 
 def _tuple_read(count: int) -> str:
@@ -316,24 +381,31 @@ class KeyCodec:
     """Encodes the key columns of one table or view; all methods take values in the engine's form.
 
     `encode`: the key. `encode_checked`: the same for a primary key, DataError above KEY_BYTES_MAX. `encode_short`:
-    the same for views and groups, which never fail for length: `shorten(encode(values), KEY_BYTES_MAX)`.
+    the same for views and groups, which never fail for length: `shorten(encode(values), KEY_BYTES_MAX)`. `look_up`: the
+    key under which a row with these values is stored; where no row can have them, a key that none has.
     """
 
-    __slots__ = ("_decoders", "_prefixes", "columns", "encode", "encode_checked", "encode_short", "table_id")
+    __slots__ = (
+        "_decoders", "_prefixes", "_wide", "columns", "encode", "encode_checked", "encode_short", "look_up", "table_id",
+    )  # fmt: skip
 
     encode: Encoder
     encode_checked: Encoder
     encode_short: Encoder
+    look_up: Encoder
 
-    def __init__(self, table_id: int, columns: Columns) -> None:
+    def __init__(self, table_id: int, columns: Columns, *, wide: bool = False) -> None:
+        """`wide`: integers may have any size, as the sums in views do; those of tables have 64 bits."""
         self.table_id = table_id
         self.columns = tuple(columns)
+        self._wide = wide
         load = _tuple_read(len(self.columns))
-        self.encode = _encoder(table_id, self.columns, load, None)
-        self.encode_checked = _encoder(table_id, self.columns, load, _CHECKED)
-        self.encode_short = _encoder(table_id, self.columns, load, _SHORTENED)
+        self.encode = _encoder(table_id, self.columns, load, None, wide=wide)
+        self.encode_checked = _encoder(table_id, self.columns, load, _CHECKED, wide=wide)
+        self.encode_short = _encoder(table_id, self.columns, load, _SHORTENED, wide=wide)
+        self.look_up = _encoder(table_id, self.columns, load, None, wide=wide, nowhere=_nowhere(table_id))
         self._prefixes: dict[int, Encoder] = {}
-        self._decoders = tuple(_decoder(column_type.kind, nullable) for column_type, nullable in self.columns)
+        self._decoders = tuple(_decoder(column_type.kind, nullable, wide) for column_type, nullable in self.columns)
 
     def encode_prefix(self, values: tuple[Value, ...]) -> bytes:
         """What every (not shortened) key begins with whose first columns have these values."""
@@ -341,7 +413,8 @@ class KeyCodec:
         if encoder is None:
             if len(values) > len(self.columns):
                 raise InternalError(f"{len(values)} values for a key of {len(self.columns)} columns")
-            encoder = _encoder(self.table_id, self.columns[: len(values)], _tuple_read(len(values)), None)
+            columns = self.columns[: len(values)]
+            encoder = _encoder(self.table_id, columns, _tuple_read(len(values)), None, wide=self._wide)
             self._prefixes[len(values)] = encoder
         return encoder(values)
 
@@ -349,7 +422,23 @@ class KeyCodec:
         """`encode_checked` or `encode_short` of the values at these positions of a row, without a tuple in between."""
         if len(positions) != len(self.columns):
             raise InternalError(f"{len(positions)} positions for a key of {len(self.columns)} columns")
-        return _encoder(self.table_id, self.columns, _positions_read(positions), _CHECKED if checked else _SHORTENED)
+        too_long = _CHECKED if checked else _SHORTENED
+        return _encoder(self.table_id, self.columns, _positions_read(positions), too_long, wide=self._wide)
+
+    def rows_encoder(self, positions: Sequence[int]) -> Callable[[list[Row]], list[bytes]]:
+        """`encode_checked` for the values at these positions of each row, in one call."""
+        key = _KeyExpression(self.table_id, self.columns)
+        limit, key.namespace["too_long"] = _CHECKED
+        checked = key.width_bytes_max is None or key.width_bytes_max > limit
+        body = [
+            "keys = []",
+            "for row in rows:",
+            f"    {_positions_read(positions)}",
+            f"    key = {key.text}",
+            f"    keys.append({f'key if len(key) <= {limit} else too_long(key)' if checked else 'key'})",
+            "return keys",
+        ]
+        return cast(Callable[[list[Row]], list[bytes]], _function("encode_all(rows)", "pass", body, key.namespace))
 
     def decode(self, key: bytes) -> tuple[Value, ...]:
         """The canonical values (0.0 for -0.0, 1 for Decimal('1.00')) of a key that was not shortened."""
@@ -383,13 +472,18 @@ class ViewKeyCodec(KeyCodec):
     __slots__ = ("_encode_last", "group_prefix")
 
     def __init__(self, table_id: int, columns: Columns) -> None:
-        super().__init__(table_id, columns)
+        super().__init__(table_id, columns, wide=True)
         group, last = self.columns[:-1], self.columns[-1:]
-        self.group_prefix = _encoder(table_id, group, _tuple_read(len(group)), _INDEX_PREFIX)
-        self._encode_last = _encoder(table_id, last, _tuple_read(len(last)), None)
+        self.group_prefix = _encoder(table_id, group, _tuple_read(len(group)), _INDEX_PREFIX, wide=True)
+        self._encode_last = _encoder(table_id, last, _tuple_read(len(last)), None, wide=True)
         width_bytes_max = _KeyExpression(table_id, group).width_bytes_max
+        by_group = self._encode_by_group
         if group and (width_bytes_max is None or width_bytes_max > _INDEX_PREFIX[0]):
-            self.encode_short = self._encode_by_group
+            self.encode_short = by_group
+        else:
+            load = _tuple_read(len(self.columns))
+            self.encode_short = _encoder(table_id, self.columns, load, _SHORTENED, wide=by_group)
+        self.look_up = self.encode_short
 
     def _encode_by_group(self, values: tuple[Value, ...]) -> bytes:
         key = self.group_prefix(values[:-1]) + self._encode_last(values[-1:])[TABLE_PREFIX_BYTES:]
@@ -406,11 +500,13 @@ class OrderedKeyCodec(KeyCodec):
     __slots__ = ("_encoders", "_orders")
 
     def __init__(self, table_id: int, columns: Columns, orders: Sequence[tuple[bool, bool]]) -> None:
-        super().__init__(table_id, columns)
+        super().__init__(table_id, columns, wide=True)
         self._orders = tuple(orders)
-        self._encoders = tuple(_encoder(0, [(column_type, False)], _tuple_read(1), None) for column_type, _ in columns)
+        self._encoders = tuple(
+            _encoder(0, [(column_type, False)], _tuple_read(1), None, wide=True) for column_type, _ in columns
+        )
         self.encode = self._ordered
-        self.encode_short = self._ordered_short
+        self.encode_short = self.look_up = self._ordered_short
 
     def _ordered(self, values: tuple[Value, ...]) -> bytes:
         parts = [_table_prefix(self.table_id)]
@@ -429,9 +525,6 @@ class OrderedKeyCodec(KeyCodec):
         return self._ordered(values)
 
 
-_INVERTED = bytes(255 - byte for byte in range(256))
-
-
 def was_shortened(key: bytes) -> bool:
     """Whether a key may have been cut: then rows whose keys begin alike are not in order."""
     return len(key) == KEY_BYTES_MAX
@@ -448,6 +541,19 @@ def _damaged(key: bytes) -> OperationalError:
 
 def _decode_int(key: bytes, offset: int) -> tuple[Value, int]:
     return _UNSIGNED.unpack_from(key, offset)[0] - _SIGN_BIT, offset + 8
+
+
+def _decode_wide_int(key: bytes, offset: int) -> tuple[Value, int]:
+    bits, after = _UNSIGNED.unpack_from(key, offset)[0], offset + 8
+    if bits not in (0, 2 * _SIGN_BIT - 1):
+        return bits - _SIGN_BIT, after
+    body = key[after:] if bits else key[after:].translate(_INVERTED)
+    (size,) = _WIDE_LENGTH.unpack_from(body)
+    start, stop = _WIDE_LENGTH.size, _WIDE_LENGTH.size + size
+    if stop > len(body):
+        raise ValueError("an integer is cut off")
+    beyond = int.from_bytes(body[start:stop], "big")
+    return (INT_MAX + beyond if bits else INT_MIN - beyond), after + stop
 
 
 def _decode_float(key: bytes, offset: int) -> tuple[Value, int]:
@@ -520,8 +626,8 @@ _DECODERS: dict[str, _Decoder] = {
 }
 
 
-def _decoder(kind: str, nullable: bool) -> _Decoder:
-    decode = _DECODERS[kind]
+def _decoder(kind: str, nullable: bool, wide: bool) -> _Decoder:
+    decode = _decode_wide_int if wide and kind == "int" else _DECODERS[kind]
     if not nullable or kind == "null":
         return decode
 
@@ -551,12 +657,16 @@ class IndexCodec:
     def __init__(self, table: Table, index: Index) -> None:
         self.columns = index.columns
         columns = [(table.columns[position].type, table.columns[position].nullable) for position in index.columns]
-        self.keys = key_codec(index.id, columns)
-        self._prefix = _encoder(index.id, columns, _tuple_read(len(columns)), _INDEX_PREFIX)
-        self.prefix_of = _encoder(index.id, columns, _positions_read(index.columns), _INDEX_PREFIX)
-        self.entry = cast(Callable[[Row, bytes], bytes], _entry_encoder(index, columns, "entry"))
+        # What is looked for may be a sum in a view: in a table it finds nothing if it has more than 64 bits.
+        wide = table.view
+        self.keys = KeyCodec(index.id, columns, wide=wide)
+        self._prefix = _encoder(
+            index.id, columns, _tuple_read(len(columns)), _INDEX_PREFIX, wide=wide, nowhere=_nowhere(index.id)
+        )
+        self.prefix_of = _encoder(index.id, columns, _positions_read(index.columns), _INDEX_PREFIX, wide=wide)
+        self.entry = cast(Callable[[Row, bytes], bytes], _entry_encoder(index, columns, "entry", wide))
         self.prefix_and_entry = cast(
-            Callable[[Row, bytes], tuple[bytes, bytes]], _entry_encoder(index, columns, "prefix, entry")
+            Callable[[Row, bytes], tuple[bytes, bytes]], _entry_encoder(index, columns, "prefix, entry", wide)
         )
 
     def prefix(self, values: tuple[Value, ...]) -> bytes:
@@ -575,14 +685,21 @@ def index_codec(table: Table, index: Index) -> IndexCodec:
     return IndexCodec(table, index)
 
 
-def _entry_encoder(index: Index, columns: Columns, result: str) -> object:
-    key = _KeyExpression(index.id, columns)
+def _entry_encoder(index: Index, columns: Columns, result: str, wide: bool) -> object:
+    first = _unless_wide(columns, "row, primary_key") if wide else []
+    slow = _entry_encoder_of(_KeyExpression(index.id, columns, wide=True), index, result) if first else None
+    return _entry_encoder_of(_KeyExpression(index.id, columns), index, result, first, slow)
+
+
+def _entry_encoder_of(
+    key: _KeyExpression, index: Index, result: str, first: Sequence[str] = (), wide: object = None
+) -> object:
     prefix_limit, shorten_prefix = _INDEX_PREFIX
     limit, shorten_entry = _SHORTENED
     key.namespace.update(
-        prefix_limit=prefix_limit, shorten_prefix=shorten_prefix, limit=limit, shorten_entry=shorten_entry
+        prefix_limit=prefix_limit, shorten_prefix=shorten_prefix, limit=limit, shorten_entry=shorten_entry, wide=wide
     )
-    body = [f"prefix = {key.text}"]
+    body = [*first, f"prefix = {key.text}"]
     if key.width_bytes_max is None or key.width_bytes_max > prefix_limit:
         body.append("if len(prefix) > prefix_limit: prefix = shorten_prefix(prefix)")
     body += [

@@ -10,7 +10,7 @@ A plan propagates the change tables of its sources to the view's change table (`
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
@@ -108,13 +108,17 @@ class ViewPlan:
             for place, source in enumerate(part.graph.sources):
                 self._places.setdefault(source.table, []).append((number, place))
         self._terms: dict[tuple[_Place, Law], tuple[_TermFunction, bool]] = {}
+        #: By table: the term of a change of just this source, once it was needed; see `_propagate_alone`.
+        self._alone: dict[str, _TermFunction] = {}
         #: Terms are compiled when they are first needed, by whichever thread that is.
         self._compiling = threading.Lock()
         self._evaluators = Evaluators(self._run, builder.columns_term, builder.component_kinds)
         self._finish = builder.finish()
         self._refresh: Refresh = builder.refresh()
         self.refresh = self._refresh.refresh
+        self.refresh_all = self._refresh.refresh_all
         self._multiplicity, self._output, self._source_row = builder.readers(self.table)
+        self._shown = builder.shown
         self._zero_state = builder.zero_state() if kept.always else None
         #: Whether what it shows may raise DataError: then a writer looks at it before the commit.
         self.fallible = builder.fallible
@@ -126,25 +130,64 @@ class ViewPlan:
 
     # --- maintenance ---
 
-    def propagate(self, changes: Mapping[str, Sequence[Change]], evaluator: str = ROWS) -> Asking[list[Contribution]]:
+    def propagate(
+        self,
+        changes: Mapping[str, Sequence[Change]],
+        evaluator: str | None = ROWS,
+        changed: Container[str] = (),
+    ) -> Asking[list[Contribution]]:
         """The view's change table for the change tables of its sources, by name.
 
         Yields batches of look-ups, is sent one list per look-up, and returns at most one contribution per view key,
-        none that is zero. `evaluator`: rows or columns, see `evaluators`.
+        none that is zero. `evaluator`: rows or columns, None: the one that was measured to cost less. `changed`: sources that change too, with rows
+        that others propagate: the view's change table is the sum of what they give.
         """
+        if len(changes) == 1 and not changed and evaluator == ROWS:
+            ((table, rows),) = changes.items()
+            term = self._alone.get(table)
+            if term is not None:
+                return self._propagate_alone(term, rows)
+        return self._propagate(changes, evaluator, changed)
+
+    def _propagate_alone(self, term: _TermFunction, rows: Sequence[Change]) -> Asking[list[Contribution]]:
+        """The common case, one changed source that stands once in the query: nothing is left to decide."""
+        groups: dict[Row, object] = {}
+        started = term(rows, groups)
+        if started is not None:
+            yield from started
+        return self._finish(groups)
+
+    def _propagate(
+        self, changes: Mapping[str, Sequence[Change]], evaluator: str | None, changed: Container[str]
+    ) -> Asking[list[Contribution]]:
         if self.kept.slice_of:
             return (yield from self._propagate_slice(changes))
-        changed = [place for table, places in self._places.items() if table in changes for place in places]
+        places = [place for table, places in self._places.items() if table in changes for place in places]
         groups: dict[Row, object] = {}
-        if len(changed) == 1 and evaluator == ROWS:
+        # One source of its part: the common case needs no counting.
+        alone = not changed and len(places) == 1
+        per_part = {} if alone else self._changed_per_part(changes, changed)
+        if len(places) == 1 and evaluator == ROWS and (alone or per_part[places[0][0]] == 1):
             # The common case, written out.
-            term, looks_up = self._terms.get((changed[0], Law.ONE_SOURCE)) or self._term(changed[0], Law.ONE_SOURCE)
-            started = term(self._changes(changed[0], changes), groups)
+            term, looks_up = self._terms.get((places[0], Law.ONE_SOURCE)) or self._term(places[0], Law.ONE_SOURCE)
+            started = term(self._changes(places[0], changes), groups)
             if looks_up:
                 yield from cast("Asking[None]", started)
-        elif changed:
-            yield from _in_lock_step(self._several(changed, changes, groups, evaluator))
+            source = self.kept.parts[places[0][0]].graph.sources[places[0][1]]
+            if not source.anti and len(self._places[source.table]) == 1:
+                self._alone[source.table] = term
+        elif places:
+            yield from _in_lock_step(self._several(places, per_part, changes, groups, evaluator))
         return self._finish(groups)
+
+    def _changed_per_part(self, changes: Container[str], changed: Container[str]) -> dict[int, int]:
+        """How many sources of each part change."""
+        per_part: dict[int, int] = {}
+        for table, places in self._places.items():
+            if table in changes or table in changed:
+                for number, _ in places:
+                    per_part[number] = per_part.get(number, 0) + 1
+        return per_part
 
     def _propagate_slice(self, changes: Mapping[str, Sequence[Change]]) -> Asking[list[Contribution]]:
         """A slice is told the first rows of its view before and after."""
@@ -175,20 +218,18 @@ class ViewPlan:
 
     def _several(
         self,
-        changed: Sequence[_Place],
+        places: Sequence[_Place],
+        per_part: Mapping[int, int],
         changes: Mapping[str, Sequence[Change]],
         groups: dict[Row, object],
-        evaluator: str,
+        evaluator: str | None,
     ) -> list[Asking[None]]:
         """The terms of a transaction that changes several sources."""
         run = self._run if evaluator == ROWS else partial(self._run_by, evaluator)
-        per_part: dict[int, int] = {}
-        for number, _ in changed:
-            per_part[number] = per_part.get(number, 0) + 1
         terms = []
-        for place in changed:
+        for place in places:
             rows = self._changes(place, changes)
-            if per_part[place[0]] == 1:
+            if per_part.get(place[0], 1) == 1:
                 terms.append(run(place, Law.ONE_SOURCE, rows, groups))
                 continue
             removed, added = [row for row in rows if row[1] < 0], [row for row in rows if row[1] > 0]
@@ -260,6 +301,11 @@ class ViewPlan:
         yield from self._evaluators.run_arrow(evaluator, place, self._table(place), columns, groups)
         return self._finish(groups)
 
+    def evaluator_for_step(self, rows_count: int) -> tuple[str | None, int]:
+        """The evaluator for a step with so many changed rows, None to measure, and how many of them it takes at least
+        at once."""
+        return self._evaluators.for_step(rows_count)
+
     def evaluator_choice(self) -> str:
         """What the evaluators cost per row as far as measured, and which one is taken: a line per form of input."""
         return self._evaluators.text()
@@ -297,6 +343,17 @@ class ViewPlan:
         except DataError as error:
             raise self._blamed(error, row) from error
 
+    def shown(self, states: Sequence[Row]) -> list[Row]:
+        """Of a plain view: the `output` of each stored row that is shown. Written out for groups, which are read as a
+        whole again and again."""
+        if self._shown is not None:
+            try:
+                return self._shown(states)
+            except DataError:
+                pass  # the long way finds out which row it is
+        times, output = self.multiplicity, self.output
+        return [output(state) for state in states if times(state)]
+
     def source_row(self, row: Row | None, extremes: Row = ()) -> Row | None:
         """The row of `table` that a stored row shows, None if it shows none."""
         times = self.multiplicity(row, extremes)
@@ -324,12 +381,16 @@ class ViewPlan:
 
     def key_of(self, key: object) -> bytes:
         """The stored key for a user's key: a value, a tuple in key order, or a mapping of the key columns."""
-        values = _key_values(self.name, self.key_columns, key)
-        coerced = [
-            coerce(Column(name, type, nullable), value, f"{self.name}.{name}")
-            for (name, type, nullable), value in zip(self.key_columns, values, strict=True)
-        ]
-        return self.keys.encode_short(tuple(coerced))
+        return self.keys.encode_short(self._coerced(_key_values(self.name, self.key_columns, key)))
+
+    def _coerced(self, values: Sequence[object]) -> Row:
+        """The first key columns in the engine's form. An integer of a view is a sum, maybe, of any size."""
+        return tuple(
+            value
+            if type.kind == "int" and isinstance(value, int) and not isinstance(value, bool)
+            else coerce(Column(name, type, nullable), value, f"{self.name}.{name}")
+            for (name, type, nullable), value in zip(self.key_columns, values, strict=False)
+        )
 
     def leading_bound(self, key: object) -> bytes:
         """What the whole keys of rows begin with that the user's own key of plain rows finds, in any form of a key."""
@@ -342,11 +403,7 @@ class ViewPlan:
             values = _key_values(self.name, self.key_columns, key)
         else:
             values = tuple(key) if isinstance(key, tuple | list) else (key,)
-        coerced = [
-            coerce(Column(name, type, nullable), value, f"{self.name}.{name}")
-            for (name, type, nullable), value in zip(self.key_columns, values, strict=False)
-        ]
-        return self.keys.encode_prefix(tuple(coerced))
+        return self.keys.encode_prefix(self._coerced(values))
 
     def whole_key(self, state: Row) -> bytes:
         """The key of a stored row as it would be if keys could be of any length."""
@@ -450,6 +507,8 @@ class _Builder:
         }
         self._compiler = Compiler(column_leaf, namespace)
         self.fallible = False
+        #: What stored rows show, where each is shown once or not at all and nothing else has to be known.
+        self.shown: Callable[[Iterable[Row]], list[Row]] | None = None
         self._memos: dict[tuple[str, int | None], str] = {}
         self._grouped = kept.kind in ("groups", "set")
         self._layout = layout_of(kept) if self._grouped else Layout()
@@ -563,8 +622,18 @@ class _Builder:
         if self._grouped:
             with lines.block("def multiplicity(row, extremes):"):
                 self._emit_multiplicity(lines, reader, key_count)
+            with lines.block("def shown(states):"):
+                lines.add("rows = []")
+                with lines.block("for row in states:"):
+                    lines.add(f"if row[{key_count}] <= 0: continue")
+                    for condition in self.kept.having:
+                        lines.add(f"if not {reader.condition(condition)}: continue")
+                    lines.add(f"rows.append({_tuple_text(outputs)})")
+                lines.add("return rows")
         reader.define(str(lines))
         names = reader.namespace
+        if self.kept.kind == "groups" and not (self.kept.always or self.kept.weighted or self.kept.extremes):
+            self.shown = cast("Callable[[Iterable[Row]], list[Row]]", names["shown"])
         if not self._grouped:
             rows = RefreshRows(key_count, len(self.kept.outputs))
             names["multiplicity"] = lambda row, _: rows.multiplicity(row)

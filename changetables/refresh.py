@@ -23,9 +23,9 @@ others, which are held to the decision. So in practice they arrive in commit ord
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from .compiler import Compiler, Lines
 from .numbers import DECIMAL_NAN, decimal_add, decimal_neg
@@ -42,10 +42,17 @@ class Contribution(NamedTuple):
     delta: Row
 
 
+#: (key, row before, row after)
+Refreshed: TypeAlias = tuple[bytes, Row | None, Row | None]
+
+
 class Refresh(Protocol):
     """What a view does with its contributions. None stands for a row that is not there."""
 
     def refresh(self, row: Row | None, contribution: Contribution) -> Row | None: ...
+
+    def refresh_all(self, contributions: Sequence[Contribution], rows: Sequence[Row | None]) -> list[Refreshed]:
+        """`refresh` of each row, in one call: every transaction does it."""
 
     def add(self, first: Row, second: Row) -> Row | None:
         """The sum of two deltas, None if it is zero."""
@@ -56,15 +63,17 @@ class Refresh(Protocol):
 class RefreshGroups:
     """Groups: the components add up. The functions are generated, because they know their positions."""
 
-    __slots__ = ("add", "negate", "refresh")
+    __slots__ = ("add", "negate", "refresh", "refresh_all")
 
     refresh: Callable[[Row | None, Contribution], Row | None]
+    refresh_all: Callable[[Sequence[Contribution], Sequence[Row | None]], list[Refreshed]]
     add: Callable[[Row, Row], Row | None]
     negate: Callable[[Row], Row]
 
     def __init__(self, compiler: Compiler, layout: Layout, key_count: int) -> None:
         compiler.define(_groups_source(compiler, layout, key_count))
         self.refresh = compiler.namespace["refresh"]  # type: ignore[assignment]
+        self.refresh_all = compiler.namespace["refresh_all"]  # type: ignore[assignment]
         self.add = compiler.namespace["add"]  # type: ignore[assignment]
         self.negate = compiler.namespace["negate"]  # type: ignore[assignment]
 
@@ -86,6 +95,17 @@ def _groups_source(compiler: Compiler, layout: Layout, key_count: int) -> str:
         for i in numbers:
             lines.add(f"c{i} = {total(i, f'row[{key_count + i}]')}")
         lines.add(f"return row[:{key_count}] + ({names}) if {nonzero} else None")
+    with lines.block("def refresh_all(contributions, rows):"):
+        lines.add("refreshed = []")
+        with lines.block("for (key, group, d), row in zip(contributions, rows, strict=True):"):
+            with lines.block("if row is None:"):
+                lines.add(f"new = group + d if {' or '.join(f'd[{i}]' for i in numbers)} else None")
+            with lines.block("else:"):
+                for i in numbers:
+                    lines.add(f"c{i} = {total(i, f'row[{key_count + i}]')}")
+                lines.add(f"new = row[:{key_count}] + ({names}) if {nonzero} else None")
+            lines.add("refreshed.append((key, row, new))")
+        lines.add("return refreshed")
     with lines.block("def add(first, d):"):
         for i in numbers:
             lines.add(f"c{i} = {total(i, f'first[{i}]')}")
@@ -110,6 +130,9 @@ class RefreshRows:
             return contribution.key_values + delta if delta else None
         state = self.add(row[self._key_count :], delta)
         return None if state is None else contribution.key_values + state
+
+    def refresh_all(self, contributions: Sequence[Contribution], rows: Sequence[Row | None]) -> list[Refreshed]:
+        return [(item.key, row, self.refresh(row, item)) for item, row in zip(contributions, rows, strict=True)]
 
     def add(self, first: Row, second: Row) -> Row | None:
         parts = [*unflatten(first, self._width), *unflatten(second, self._width)]

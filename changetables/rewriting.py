@@ -106,7 +106,14 @@ def rejects_null(condition: Expression, columns: Iterable[int]) -> bool:
     return isinstance(condition, Call) and _is_null_with(condition, frozenset(columns))
 
 
+def is_null(expression: Expression) -> bool:
+    """Whether the expression is surely NULL, for any row."""
+    return _is_null_with(expression, frozenset())
+
+
 def _is_null_with(expression: Expression, columns: frozenset[int]) -> bool:
+    if isinstance(expression, Literal):
+        return expression.value is None
     if isinstance(expression, ColumnRef):
         return expression.position in columns
     if isinstance(expression, Call) and expression.op in _STRICT:

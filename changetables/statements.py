@@ -200,7 +200,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """`query.text` is what defines the view. `refresh` and `layout` are None where the text does not say."""
+    """`query.text` is what defines the view. Options are None where the text does not say."""
 
     place: Place
     name: Name
@@ -208,6 +208,9 @@ class CreateView:
     refresh: str | None
     layout: str | None
     if_not_exists: bool
+    group: str | None = None
+    backlog_rows: int | None = None
+    backlog_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

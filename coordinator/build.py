@@ -14,12 +14,11 @@ from dataclasses import replace
 from ..changetables.algebra import Relation
 from ..changetables.keeping import keep
 from ..changetables.keys import table_range
-from ..changetables.plan import Asking, Contribution, LookUp, ViewPlan, compile_view, needed_indexes
+from ..changetables.plan import Asking, Contribution, ViewPlan, compile_view, needed_indexes
 from ..changetables.schema import Index
-from ..changetables.types import Row
 from ..ltm.catalog import Catalog, View
 from ..ltm.driver import NEWEST
-from ..ltm.tables import Planned, TableRows, Tables, ViewRows
+from ..ltm.tables import Planned, Tables, ViewRows
 from .embedded import Engine
 
 #: Rows worked on while writers wait: about 2 ms of their time.
@@ -48,11 +47,11 @@ def build_index(
         engine.checkpoint()
         engine.change_catalog(ready)
     except BaseException:
-        _take_back(engine, lambda catalog: catalog.without_index(table, index))
+        take_back(engine, lambda catalog: catalog.without_index(table, index))
         raise
 
 
-def _take_back(engine: Engine, change: Callable[[Catalog], Catalog]) -> None:
+def take_back(engine: Engine, change: Callable[[Catalog], Catalog]) -> None:
     """Forget what was half built. A database that has stopped does it at its next start."""
     if not engine.failed:
         engine.change_catalog(change)
@@ -97,9 +96,9 @@ def create_view(engine: Engine, name: str, relation: Relation, refresh: str, tex
         return
     try:
         for view in views:
-            _create(engine, view)
+            create_sync(engine, view)
     except BaseException:
-        _take_back(engine, _without_unused)
+        take_back(engine, _without_unused)
         raise
 
 
@@ -117,7 +116,7 @@ def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
             plan = compile_view(view.name, 0, view.relation, tables)
             # Aggregates without GROUP BY show a row over nothing, which whoever is made from them has to be told.
             shows = plan.always and (plan.fallible or view is not views[-1])
-            if plan.has_constants or shows or not _all_empty(engine, plan):
+            if plan.has_constants or shows or not all_empty(engine, plan):
                 raise _NotEmpty
             catalog = tables.catalog
             made = replace(view, id=catalog.next_id, reads=plan.reads, ready_ts=ts, needs=plan.needed_indexes)
@@ -137,17 +136,17 @@ def _with_indexes(engine: Engine, tables: Tables, view: View) -> Tables:
     catalog = tables.catalog
     for owner, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
         if not any(index.columns == positions and index.ready for index in tables.table(owner).indexes):
-            if not _is_empty(engine, owner):
+            if not is_empty(engine, owner):
                 raise _NotEmpty
             catalog = catalog.with_index(owner, Index(catalog.next_id, positions, for_views=True))
     return tables if catalog is tables.catalog else Tables(catalog, engine.ltm.horizon, tables)
 
 
-def _all_empty(engine: Engine, plan: ViewPlan) -> bool:
-    return all(_is_empty(engine, name) for name in plan.reads)
+def all_empty(engine: Engine, plan: ViewPlan) -> bool:
+    return all(is_empty(engine, name) for name in plan.reads)
 
 
-def _is_empty(engine: Engine, name: str) -> bool:
+def is_empty(engine: Engine, name: str) -> bool:
     """Whether a table or view shows nothing. One that is being made in the same change is as empty as what it reads."""
     tables = engine.ltm.tables
     if name not in tables.by_name and name not in tables.views:
@@ -160,7 +159,7 @@ def _without_unused(catalog: Catalog) -> Catalog:
     return catalog.without_unused()
 
 
-def _create(engine: Engine, view: View) -> None:
+def create_sync(engine: Engine, view: View) -> None:
     tables = engine.ltm.tables
     kept = keep(view.relation, tables)
     for table, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
@@ -178,15 +177,17 @@ def build_view(engine: Engine, view: View) -> None:
     engine.change_catalog(lambda catalog: catalog.with_view(view), pin=reader)
     try:
         at = engine.ltm.horizon.pins[reader]
-        for contributions in _first_contents(engine, view, at):
+        for contributions in first_contents(engine, view.name, at):
             with engine.ltm.lock:
-                _contribute(engine, engine.ltm.tables.views[view.name], contributions)
+                # A timestamp of its own: a version may not be written twice, the store may have marked the first for
+                # removal.
+                contribute(engine, engine.ltm.tables.views[view.name], contributions, engine.draw_ts())
             engine.checkpoint_if_due()
         _check_outputs(engine, view)
         engine.checkpoint()
         engine.change_catalog_at(lambda catalog, ts: catalog.with_view(replace(view, ready_ts=ts)))
     except BaseException:
-        _take_back(engine, lambda catalog: catalog.without_view(view.name))
+        take_back(engine, lambda catalog: catalog.without_view(view.name))
         raise
     finally:
         engine.ltm.horizon.unpin(reader)
@@ -197,15 +198,20 @@ def _check_outputs(engine: Engine, view: View) -> None:
     with engine.ltm.lock:
         rows = engine.ltm.tables.views[view.name]
         rows.checked = True  # from here on writers look at what they change; the rest is looked at now
+    check_shown(engine, rows, NEWEST)
+
+
+def check_shown(engine: Engine, rows: ViewRows, at: int) -> None:
+    """Raise DataError if a row of a view cannot be shown."""
     if rows.plan.fallible:
-        for _ in engine.ltm.shown(rows, *table_range(view.id), NEWEST):
+        for _ in engine.ltm.shown(rows, *table_range(rows.view.id), at):
             pass
 
 
-def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contribution]]:
-    """The relation evaluated as of `at`, branch by branch, in pages of one source."""
+def first_contents(engine: Engine, name: str, at: int) -> Iterator[list[Contribution]]:
+    """A view's relation evaluated as of `at`, branch by branch, in pages of one source."""
     ltm = engine.ltm
-    plan = ltm.tables.views[view.name].plan
+    plan = ltm.tables.views[name].plan
     yield from _answered(engine, plan.contribute_constants(), at)
     if plan.kept.slice_of:
         kept, ordered = plan.kept, ltm.tables.views[plan.kept.slice_of]
@@ -220,38 +226,21 @@ def _first_contents(engine: Engine, view: View, at: int) -> Iterator[list[Contri
 
 def _answered(engine: Engine, asking: Asking[list[Contribution]], at: int) -> Iterator[list[Contribution]]:
     """What a propagation gives that is answered as of `at`."""
-    answers: list[list[object]] | None = None
+    answers: list[Sequence[object]] | None = None
     while True:
         try:
             wanted = next(asking) if answers is None else asking.send(answers)
         except StopIteration as finished:
             yield finished.value
             return
-        answers = [_answer(engine, look_up, at) for look_up in wanted]
+        answers = [engine.ltm.answer(look_up, engine.ltm.tables, at, at) for look_up in wanted]
 
 
-def _answer(engine: Engine, look_up: LookUp, at: int) -> list[object]:
-    ltm = engine.ltm
-    rows = ltm.tables.source(look_up.table)
-    if look_up.index is None:
-        return [_shown(engine, rows, key, at) for key in look_up.keys]
-    entries = ltm.tables.indexes[look_up.index][1].versions
-    return [
-        [row for key in ltm.entries_at(entries, prefix, at) if (row := _shown(engine, rows, key, at)) is not None]
-        for prefix in look_up.keys
-    ]
-
-
-def _shown(engine: Engine, rows: TableRows | ViewRows, key: bytes, at: int) -> Row | None:
-    stored = engine.ltm.read(rows.versions, key, at)
-    return engine.ltm.show(rows, stored, at) if isinstance(rows, ViewRows) else stored
-
-
-def _contribute(engine: Engine, view: ViewRows, contributions: list[Contribution]) -> None:
+def contribute(engine: Engine, view: ViewRows, contributions: list[Contribution], ts: int) -> None:
+    """Add to the rows of a view without a log record. The caller holds the lock."""
     ltm = engine.ltm
     versions = view.versions
     before = ltm.loaded(versions.newest_rows, [item.key for item in contributions])
     changes = [(item.key, row, view.plan.refresh(row, item)) for item, row in zip(contributions, before, strict=True)]
-    # A timestamp of its own: a version may not be written twice, the store may have marked the first for removal.
-    versions.put_many(changes, engine.draw_ts())
+    versions.put_many(changes, ts)
     ltm.wrote_unlogged(len(contributions))

@@ -9,10 +9,12 @@ that nobody works for others for long.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from ..changetables.errors import (
     CommitUnknown,
@@ -27,6 +29,7 @@ from ..changetables.plan import Contribution
 from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
 from ..ltm.outputs import CommitRecord
+from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import TableRows, Tables
 from .timestamps import TimestampOracle
 from .transaction import Request, Transaction
@@ -110,10 +113,11 @@ class _Group:
     """Transactions that read nothing and write different rows: they do not touch each other, so they can share a
     commit_ts (rule T2) and be run as one. Any other transaction is a group of its own."""
 
-    __slots__ = ("_rows_count", "_written", "pendings")
+    __slots__ = ("_is_open", "_rows_count", "_written", "pendings")
 
     def __init__(self) -> None:
         self.pendings: list[_Pending] = []
+        self._is_open = True
         self._written: dict[str, set[bytes]] = {}
         self._rows_count = 0
 
@@ -121,12 +125,14 @@ class _Group:
         """Add a transaction if it fits."""
         request = pending.request
         if self.pendings:
-            first = self.pendings[0].request
             if len(self.pendings) == 1:
-                self._note(first)  # only now: most groups of a single client have no second
-            if request.snapshot is not None or first.snapshot is not None or self._rows_count >= GROUP_ROWS_MAX:
+                # Only now: most groups of a single client have no second.
+                first = self.pendings[0].request
+                self._note(first)
+                self._is_open = first.snapshot is None and not _is_judged(first)
+            if not self._is_open or request.snapshot is not None or self._rows_count >= GROUP_ROWS_MAX:
                 return False
-            if _is_judged(request) or _is_judged(first):
+            if _is_judged(request):
                 return False
             for name, intents in request.writes.items():
                 if not self._written.get(name, _NO_KEYS).isdisjoint(intents):
@@ -143,10 +149,12 @@ class _Group:
 
 def _is_judged(request: Request) -> bool:
     """Whether what it leaves decides about it: together with others it would be judged by what all of them leave."""
-    return any(rows.judged for rows in request.tables.values())
+    return True in map(_judged, request.tables.values())
 
 
 _NO_KEYS: frozenset[bytes] = frozenset()
+_state_of = attrgetter("state")
+_judged = attrgetter("judged")
 
 
 class Engine:
@@ -158,6 +166,8 @@ class Engine:
         self._oracle = TimestampOracle()
         self._queue: deque[_Pending] = deque()
         self._batch: list[_Pending] = []
+        #: The loop that calls `_lead_for` in its next turn. Another loop may take its place: then it is called twice.
+        self._called: asyncio.AbstractEventLoop | None = None
         self._leader = threading.Lock()
         self._failure: BaseException | None = None
         #: As of the last batch: nothing is overloaded before a checkpoint is due.
@@ -165,6 +175,8 @@ class Engine:
         self._closing = False
         self._background_wanted = threading.Event()
         self._checkpoint_lock = threading.Lock()
+        #: Is told, under the lock, that there is a new catalog.
+        self.on_catalog: Callable[[], None] | None = None
         #: Held by whoever mends views: see `coordinator/verify.py`.
         self.repairing = threading.Lock()
         self._background = threading.Thread(target=self._run_background, name="viewtide-background", daemon=True)
@@ -184,11 +196,13 @@ class Engine:
 
     def commit(self, request: Request) -> int:
         """Commit from a thread; returns commit_ts once it is durable."""
-        own = _Pending(request)
         if self._leader.acquire(blocking=False):
             # The common case of one client: who leads never sleeps, and needs nothing to be woken with.
+            own = _Pending(request)
             self._lead(own, queued=False)
-            return own.outcome()
+            if own.error is not None:
+                raise own.error
+            return own.commit_ts
         pending = _ThreadPending(request)
         self._enqueue(pending)
         if self._leader.acquire(blocking=False):
@@ -220,9 +234,17 @@ class Engine:
         loop = asyncio.get_running_loop()
         pending = _TaskPending(request, loop)
         self._enqueue(pending)
-        loop.call_soon(self._lead_if_free)
+        if self._called is not loop:
+            # Once a turn, not once a task.
+            loop.call_soon(self._lead_for, loop)
+            self._called = loop
         await pending.decision
         return pending.outcome()
+
+    def _lead_for(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._called is loop:
+            self._called = None
+        self._lead_if_free()
 
     def _lead_if_free(self) -> None:
         if self._queue and self._leader.acquire(blocking=False):
@@ -232,7 +254,10 @@ class Engine:
         """Run what is queued. The lead is held on entry; on return it is free or handed on."""
         try:
             if own is not None and not queued:
-                self._enqueue(own)
+                if own.request.snapshot is None:
+                    self._queue.append(own)
+                else:
+                    self._enqueue(own)
             while True:
                 for pending in self._run_batch():
                     if pending is not own:
@@ -266,7 +291,7 @@ class Engine:
         return not self._queue or not self._leader.acquire(blocking=False)
 
     def _abandon(self, error: BaseException, own: _Pending | None) -> None:
-        self._fail(error)
+        self.fail(error)
         waiting = [*self._batch, *self._queue]
         self._queue.clear()
         for pending in waiting:
@@ -284,20 +309,16 @@ class Engine:
         batch: list[_Pending] = []
         self._batch = batch
         with ltm.lock:
-            queue = self._queue
-            group = _Group()
-            while queue and len(batch) < BATCH_TRANSACTIONS_MAX and not ltm.flush_full:
-                pending = queue.popleft()
-                batch.append(pending)
-                if not group.takes(pending):
-                    self._execute(group.pendings)
-                    group = _Group()
-                    group.takes(pending)
-            self._execute(group.pendings)
+            if len(self._queue) == 1:
+                # Few calls on this path: after each sync the processor's caches are cold.
+                batch.append(self._queue.popleft())
+                self._execute(batch)
+            else:
+                self._execute_groups(batch)
             try:
                 ltm.flush()
             except Error as error:
-                self._fail(error)
+                self.fail(error)
                 for pending in batch:
                     # Also those that were refused: perhaps because of a transaction that is not durable now.
                     pending.error = CommitUnknown(
@@ -315,6 +336,19 @@ class Engine:
             self._background_wanted.set()
         return batch
 
+    def _execute_groups(self, batch: list[_Pending]) -> None:
+        """Run what is queued, as much as one flush takes, and note it in `batch`."""
+        queue = self._queue
+        group = _Group()
+        while queue and len(batch) < BATCH_TRANSACTIONS_MAX and not self.ltm.flush_full:
+            pending = queue.popleft()
+            batch.append(pending)
+            if not group.takes(pending):
+                self._execute(group.pendings)
+                group = _Group()
+                group.takes(pending)
+        self._execute(group.pendings)
+
     def _relieve(self) -> None:
         """Memory is full: the checkpoint comes before the next transaction."""
         try:
@@ -330,12 +364,14 @@ class Engine:
         if not pendings:
             return
         try:
-            self._check_alive()
-            requests = [pending.request for pending in pendings]
-            for request in requests:
-                for name, rows in request.tables.items():
-                    check_table(name, rows, request, self.ltm.tables)
-            commit_ts = self._commit(requests)
+            if self._failure is not None:
+                self._check_alive()
+            tables = self.ltm.tables
+            for pending in pendings:
+                for name, rows in pending.request.tables.items():
+                    if tables.by_name.get(name) is not rows:
+                        check_table(name, rows, pending.request, tables)
+            commit_ts = self._commit(pendings)
         except Error as error:
             if len(pendings) > 1:
                 for pending in pendings:
@@ -346,26 +382,30 @@ class Engine:
         for pending in pendings:
             pending.commit_ts = commit_ts
 
-    def _commit(self, requests: list[Request]) -> int:
+    def _commit(self, pendings: list[_Pending]) -> int:
         """One phase. Whatever is raised as an Error has changed nothing."""
-        request = requests[0] if len(requests) == 1 else Request.together(requests)
+        ltm = self.ltm
+        request = pendings[0].request
+        if len(pendings) > 1:
+            request = Request.together([pending.request for pending in pendings])
         try:
-            self._validate(request)
-            transaction = self._propagated(request, self.ltm.tables)
+            if request.snapshot is not None:
+                self._validate(request)
+            transaction = self._propagated(request, ltm.tables)
             if not transaction.writes:
-                return self.ltm.horizon.durable_ts
-            record = transaction.record(tuple(each.tx_id for each in requests), self.draw_ts())
-            outputs = self.ltm.loaded(self.ltm.participant.commit, record)
+                return ltm.horizon.durable_ts
+            record = transaction.record(request.tx_ids, self._oracle.draw(self._now_ms()))
+            outputs = ltm.loaded(ltm.participant.commit, record)
         except Error:
             raise
         except Exception as error:
             raise InternalError(f"a transaction failed unexpectedly: {error!r}", hint="please report this") from error
         try:
-            self.ltm.accept(outputs)
+            ltm.accept(outputs)
         except DataError:
             raise  # too large; nothing has changed
         except BaseException as error:  # memory and log may differ now: nothing may be answered any more
-            self._fail(error)
+            self.fail(error)
             self._check_alive()
         return record.commit_ts
 
@@ -376,6 +416,11 @@ class Engine:
             return
         ltm = self.ltm
         changed = ltm.participant.changed_since(snapshot, request.keys, request.ranges)
+        if ltm.positions and changed is None:
+            # Reads of deferred views are not validated: such a view was sync when it was read, and now it is behind.
+            read = itertools.chain((key[0] for key in request.keys), (each[0] for each in request.ranges))
+            deferred = [table_id for table_id in read if table_id in ltm.positions]
+            changed = (deferred[0], b"") if deferred else None
         if changed is not None or ltm.changed_in_store(snapshot, request.keys, request.ranges):
             raise TransactionConflict(
                 "another transaction changed what this one read", hint="run it again, for example with db.run()"
@@ -390,7 +435,7 @@ class Engine:
         transaction.old_rows(old)
         while transaction.wanted:
             wanted = transaction.wanted
-            own = transaction.own_rows() if any(look_up.state for look_up in wanted) else {}
+            own = transaction.own_rows() if any(map(_state_of, wanted)) else {}
             transaction.looked_up(ltm.look_up(wanted, own))
         return transaction
 
@@ -418,14 +463,33 @@ class Engine:
             except DataError:
                 raise  # too large; nothing has changed
             except BaseException as error:  # memory and log may differ now: nothing may be answered any more
-                self._fail(error)
+                self.fail(error)
                 raise
             try:
                 ltm.flush()
             except BaseException as error:
-                self._fail(error)
+                self.fail(error)
                 raise
         return record.commit_ts
+
+    def accept_step(self, record: StepRecord) -> None:
+        """Buffer and apply what a step of deferred views leaves; the caller holds the lock."""
+        self._check_alive()
+        try:
+            self.ltm.accept_step(record)
+        except DataError:
+            raise  # too large; nothing has changed
+        except BaseException as error:  # memory and log may differ now: nothing may be answered any more
+            self.fail(error)
+            raise
+
+    def flush_steps(self) -> None:
+        """Make durable what `accept_step` buffered; the caller holds the lock."""
+        try:
+            self.ltm.flush()
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def draw_ts(self) -> int:
         """A timestamp above all earlier ones; the caller holds the lock."""
@@ -438,19 +502,40 @@ class Engine:
         the change, none after it."""
         self.change_catalog_at(lambda catalog, _: change(catalog), pin=pin)
 
-    def change_catalog_at(self, change: Callable[[Catalog, int], Catalog], *, pin: int | None = None) -> None:
-        """As `change_catalog`, for a change that needs its own timestamp."""
+    def change_catalog_at(
+        self,
+        change: Callable[[Catalog, int], Catalog],
+        *,
+        pin: int | None = None,
+        published: Callable[[Catalog, int], Sequence[Published]] | None = None,
+    ) -> None:
+        """As `change_catalog`, for a change that needs its own timestamp. `published`: the watermarks that deferred
+        views have from then on."""
         with self.ltm.lock:
-            self._check_alive()
-            ts = self.draw_ts()
-            prepared = self.ltm.prepared_catalog(change(self.ltm.tables.catalog, ts), ts)
-            try:
-                self.ltm.change_catalog(prepared, ts)
-            except BaseException as error:  # also an interrupt: the log may have it, memory not
-                self._fail(error)
-                raise
-            if pin is not None:
-                self.ltm.horizon.pin(pin)
+            self.change_catalog_locked(change, pin=pin, published=published)
+
+    def change_catalog_locked(
+        self,
+        change: Callable[[Catalog, int], Catalog],
+        *,
+        pin: int | None = None,
+        published: Callable[[Catalog, int], Sequence[Published]] | None = None,
+    ) -> None:
+        """As `change_catalog_at`, for a caller that holds the lock."""
+        self._check_alive()
+        ts = self.draw_ts()
+        catalog = change(self.ltm.tables.catalog, ts)
+        prepared = self.ltm.prepared_catalog(catalog, ts)
+        marks = published(catalog, ts) if published is not None else ()
+        try:
+            self.ltm.change_catalog(prepared, ts, marks)
+        except BaseException as error:  # also an interrupt: the log may have it, memory not
+            self.fail(error)
+            raise
+        if pin is not None:
+            self.ltm.horizon.pin(pin)
+        if self.on_catalog is not None:
+            self.on_catalog()
 
     # -- checkpoints
 
@@ -464,7 +549,7 @@ class Engine:
         try:
             self.ltm.checkpoint()
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
         self.checkpoints_count += 1
 
@@ -485,7 +570,7 @@ class Engine:
                 if self.ltm.checkpoint_due:
                     self.checkpoint()
             except Error as error:
-                self._fail(error)  # every later call answers with it
+                self.fail(error)  # every later call answers with it
                 return
 
     # -- life
@@ -500,7 +585,7 @@ class Engine:
     def failed(self) -> bool:
         return self._failure is not None
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
 
@@ -515,7 +600,7 @@ class Engine:
                 self.checkpoint()
         finally:
             with self.ltm.lock:
-                self._fail(InterfaceError("the database is closed"))
+                self.fail(InterfaceError("the database is closed"))
                 self.ltm.close()
 
 

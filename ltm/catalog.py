@@ -8,12 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import is_hidden
 from ..changetables.schema import Index, Table
 from ..changetables.serialize import relation_from_plain, relation_to_plain, table_from_plain, table_to_plain
+
+#: The mode of views that are refreshed inside the writer's transaction.
+SYNC = "sync"
+
+
+class Earlier(NamedTuple):
+    """How a view was refreshed until a switch, and the ids of the hidden views that its minima and maxima were read
+    from: their contributions are in the log."""
+
+    until: int
+    deferred: bool
+    values: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,8 @@ class View:
     """`ready_ts` is the commit_ts from which on the view can be read, 0 while its contents are being computed.
 
     A hidden view is one that the engine keeps for others; `reads` are the tables and views that it is made from.
-    `layout` is global, or local: one partial row per LTM, summed at read.
+    `layout` is global, or local: one partial row per LTM, summed at read. `refresh` is sync, or how a deferred view is
+    refreshed: manual, an interval, a target lag (see `coordinator/vms/modes.py`).
     """
 
     id: int
@@ -35,10 +48,23 @@ class View:
     layout: str = "global"
     #: The indexes that its look-ups go through: (table or view, columns).
     needs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    #: Whose hidden views it is made from: views that are refreshed at different times cannot share them.
+    scope: str = ""
+    #: Deferred views of one named group move together.
+    group: str = ""
+    #: What a deferred view may be behind before its log records are given up, 0: as much as is usual.
+    backlog_rows: int = 0
+    backlog_bytes: int = 0
+    #: What it was before it was switched between sync and deferred, as far back as the log goes.
+    earlier: tuple[Earlier, ...] = ()
 
     @property
     def hidden(self) -> bool:
         return is_hidden(self.name)
+
+    @property
+    def deferred(self) -> bool:
+        return self.refresh != SYNC
 
     @cached_property
     def plain_relation(self) -> object:
@@ -194,6 +220,11 @@ def catalog_to_plain(catalog: Catalog) -> list[object]:
             list(view.reads),
             view.layout,
             [[owner, list(columns)] for owner, columns in view.needs],
+            view.scope,
+            view.group,
+            view.backlog_rows,
+            view.backlog_bytes,
+            [list(each) for each in view.earlier],
         ]
         for view in catalog.views.values()
     ]
@@ -219,14 +250,48 @@ def catalog_from_plain(plain: object) -> Catalog:
 
 _PlainIndex: TypeAlias = tuple[int, tuple[int, ...], bool, str, bool]
 _PlainNeed: TypeAlias = tuple[str, tuple[int, ...]]
+_PlainEarlier: TypeAlias = tuple[int, bool, tuple[int, ...]]
 _PlainView: TypeAlias = tuple[
-    int, str, object, str, str, int, tuple[_PlainIndex, ...], tuple[str, ...], str, tuple[_PlainNeed, ...]
+    int,
+    str,
+    object,
+    str,
+    str,
+    int,
+    tuple[_PlainIndex, ...],
+    tuple[str, ...],
+    str,
+    tuple[_PlainNeed, ...],
+    str,
+    str,
+    int,
+    int,
+    tuple[_PlainEarlier, ...],
 ]
 
 
 def _view_from_plain(item: tuple[object, ...]) -> View:
-    view_id, name, relation, refresh, text, ready_ts, indexes, reads, layout, needs = cast(_PlainView, item)
+    plain = cast(_PlainView, item)
+    view_id, name, relation, refresh, text, ready_ts, indexes, reads, layout, needs, *rest = plain
+    scope, group, rows, size, past = cast("tuple[str, str, int, int, tuple[_PlainEarlier, ...]]", rest)
+    earlier = tuple(Earlier(*each) for each in past)
     made = tuple(Index(number, tuple(columns), ready, label, auto) for number, columns, ready, label, auto in indexes)
     needed = tuple((owner, tuple(columns)) for owner, columns in needs)
     read = relation_from_plain(_lists(relation))
-    return View(view_id, name, read, refresh, text, ready_ts, made, tuple(reads), layout, needed)
+    return View(
+        view_id,
+        name,
+        read,
+        refresh,
+        text,
+        ready_ts,
+        made,
+        tuple(reads),
+        layout,
+        needed,
+        scope,
+        group,
+        rows,
+        size,
+        earlier,
+    )

@@ -13,10 +13,10 @@ import heapq
 import itertools
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from ..changetables.errors import DataError, OperationalError
 from ..changetables.keys import KEY_BYTES_KEPT, SHORTENED_TAIL_BYTES, prefix_stop, table_range, was_shortened
@@ -28,8 +28,8 @@ from ..changetables.plan import (
     TOP,
     WHOLE_TABLE,
     Answers,
-    Contribution,
     LookUp,
+    State,
     ViewPlan,
     top_count,
 )
@@ -37,9 +37,27 @@ from ..changetables.types import Row, Value
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
 from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
 from .fair_lock import FairLock
+from .history import CATALOG as _CATALOG
+from .history import COMMIT as _COMMIT
+from .history import History, first_stamped, passed_lsn, place_before
 from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
 from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
+from .steps import (
+    Dropped,
+    Opened,
+    Published,
+    Refreshed,
+    Shown,
+    StepRecord,
+    contributions_of_plain,
+    plain_step,
+    put_back,
+    put_shown,
+    refreshed_rows,
+    rows_count,
+    step_of_plain,
+)
 from .tables import IndexEntries, TableRows, Tables, ViewRows
 from .versions import ABSENT, Horizon, IndexVersions, Noted, NotLoaded, TableVersions, Version
 
@@ -73,10 +91,8 @@ PAGE_CELLS = 256
 FAN_OUT_SAMPLE_ROWS = 20
 FAN_OUT_COUNT_MAX = 1_000
 
-_COMMIT, _CATALOG = 0, 1
-
 T = TypeVar("T")
-P = ParamSpec("P")
+Arguments = TypeVarTuple("Arguments")
 #: Half the time of calling Cell.
 make_cell = partial(tuple.__new__, Cell)
 #: A CommitRecord as the codec gives it back, with its kind in front.
@@ -90,13 +106,25 @@ _LoggedCommit: TypeAlias = tuple[
 ]
 
 
+class _Order(NamedTuple):
+    """The keys of something small, in order, as long as its layers are these and have no new keys."""
+
+    epoch: int
+    dirty: dict[bytes, Version[Any]]
+    rows_count: int
+    frozen: dict[bytes, Version[Any]]
+    keys: list[bytes]
+
+
 class Ltm:
     """One local transaction manager in this process."""
 
     def __init__(self, log: CommitLog, store: Store, cache_rows: int, on_report: Callable[[str], None]) -> None:
         self.lock = FairLock()
         self.horizon = Horizon()
-        self.participant = Participant(Tables(Catalog(), self.horizon))
+        #: Those of the participant; written out, because everybody asks for them all the time.
+        self.tables = Tables(Catalog(), self.horizon)
+        self.participant = Participant(self.tables)
         self._log = log
         self._store = store
         self._report = on_report
@@ -115,16 +143,27 @@ class Ltm:
         #: Counts what changes the keys of the store, and the keys of small tables as of such a count.
         self._store_epoch = 0
         self._small_ranges: dict[tuple[bytes, bytes], tuple[int, dict[bytes, Cell | None]]] = {}
+        self._small_orders: dict[int, _Order] = {}
+        #: Is told every committed record, in order: deferred views are refreshed from them.
+        self.feed: Callable[[CommitRecord], None] | None = None
+        #: Of each deferred view: every change above its watermark comes after this lsn. None: the log has not all of
+        #: them any more, and only a batch refresh helps.
+        self.positions: dict[int, int | None] = {}
+        #: The same for views whose contents are being computed, by whoever does it.
+        self.log_pins: dict[int, int] = {}
+        #: Bytes that were ever written to the log since it was opened.
+        self.log_bytes = 0
+        #: How much of the log is kept for those who want to hear of changes again; None: nothing.
+        self.history: History | None = None
+        #: As of the last checkpoint: log records up to here are not kept for them.
+        self.history_lsn = 0
+        self._pinned_marks: set[int] = set()
         #: When each of the dropped tables, indexes and views was dropped.
         self._dropped_ts: dict[int, int] = {}
         #: Every version at or below it is in the store; every log record up to the lsn too.
         self.stored_ts = 0
         self._stored_lsn = 0
         self.replayed_count = 0
-
-    @property
-    def tables(self) -> Tables:
-        return self.participant.tables
 
     # -- commit
 
@@ -146,6 +185,122 @@ class Ltm:
             self._buffer_bytes += len(packed)
         for apply in outputs.apply:
             apply()
+        if self.feed is not None:
+            for record in outputs.persist:
+                self.feed(record)
+
+    def accept_step(self, record: StepRecord) -> None:
+        """Buffer a record of a deferred view's step and apply it. The caller holds the lock; publishing is for after
+        the next `flush`, because a reader may see it at once.
+
+        DataError comes before anything has changed.
+        """
+        packed = pack(plain_step(record))
+        if len(packed) > TRANSACTION_BYTES_MAX:
+            raise DataError(
+                f"a step of a deferred view is too large: {len(packed)} bytes, at most {TRANSACTION_BYTES_MAX}",
+                hint="it is refreshed by a batch instead",
+            )
+        rows = self.loaded(refreshed_rows, record, self.tables) if isinstance(record, Refreshed) else []
+        self._buffer.append(packed)
+        self._buffer_ts = max(self._buffer_ts, self.horizon.durable_ts)
+        self._buffer_bytes += len(packed)
+        self._apply_step(record, rows)
+
+    def _apply_step(self, record: StepRecord, rows: list[tuple[ViewRows, list[Write]]]) -> None:
+        self._dirty_rows += rows_count(record)
+        match record:
+            case Refreshed():
+                for view, writes in rows:
+                    view.versions.put_many([write for write in writes if write[1:] != (None, None)], record.step[1])
+            case Shown():
+                put_shown(record, self.tables)
+            case Dropped():
+                put_back(record, self.tables)
+            case Opened() | Published():
+                pass  # what it says concerns readers and view managers
+
+    def publish(self, record: Published) -> None:
+        """Readers of these views read at W1 from now on."""
+        self.set_watermarks(record.views, record.w1, record.position)
+
+    def set_watermarks(self, views: Iterable[int], watermark: int, position: int | None) -> None:
+        for view_id in views:
+            view = self.tables.views_by_id.get(view_id)
+            if view is not None:
+                view.versions.horizon.publish(watermark)
+                for entries in view.indexes:
+                    entries.versions.horizon.publish(watermark)
+                self.positions[view_id] = position
+        self._pin_watermarks()
+
+    def _pin_watermarks(self) -> None:
+        """Base rows stay as they are at each watermark: the next step begins there."""
+        pins = self.horizon.pins
+        marks = {view.versions.horizon.durable_ts for view in self.tables.views.values() if view.view.deferred}
+        pins.update((-mark, mark) for mark in marks if mark)
+        for pinned in self._pinned_marks - marks:
+            pins.pop(-pinned, None)
+        self._pinned_marks = marks
+
+    @property
+    def last_lsn(self) -> int:
+        return self._log.last_lsn
+
+    @property
+    def stored_lsn(self) -> int:
+        """Every log record up to it is in the store."""
+        return self._stored_lsn
+
+    def read_log(self, after_lsn: int) -> Iterator[tuple[int, CommitRecord | StepRecord]]:
+        """The transactions and steps after a place in the log, with the lsn of their flush."""
+        for record in self._log.read(after_lsn + 1):
+            for item in unpack_stream(record.payload):
+                if item[0] == _COMMIT:
+                    yield record.lsn, _record(item)
+                elif item[0] != _CATALOG:
+                    yield record.lsn, step_of_plain(item)
+
+    def read_contributions(
+        self, after_lsn: int, up_to_lsn: int, view_ids: frozenset[int]
+    ) -> Iterator[tuple[int, CommitRecord | StepRecord]]:
+        """As `read_log`, for whoever wants contributions to these views only: transactions have nothing else, and those
+        without any are left out."""
+        for record in self._log.read(after_lsn + 1):
+            if record.lsn > up_to_lsn:
+                return
+            for item in unpack_stream(record.payload):
+                if item[0] == _COMMIT:
+                    _, tx_ids, commit_ts, version, _, parts = cast(_LoggedCommit, item)
+                    wanted = tuple(part for part in parts if part[0] in view_ids)
+                    if wanted:
+                        contributions = contributions_of_plain(wanted)
+                        yield record.lsn, CommitRecord(tx_ids, commit_ts, version, (), contributions)
+                elif item[0] != _CATALOG:
+                    yield record.lsn, step_of_plain(item)
+
+    def place_before(self, ts: int) -> int | None:
+        """A place in the log after which everything above `ts` comes; None: some of that was trimmed."""
+        return place_before(self._log, ts)
+
+    def was_trimmed(self, after_lsn: int) -> bool:
+        """Whether the log has not everything any more that came after a place."""
+        return self._log.oldest_lsn > after_lsn + 1
+
+    def oldest_ts(self) -> int | None:
+        """The lowest timestamp whose place is in the log."""
+        first = first_stamped(self._log, self._log.oldest_lsn)
+        return None if first is None else first.ts
+
+    def _needed_lsn(self) -> int:
+        """The last log record that nobody needs any more but, perhaps, recovery."""
+        kept = [position for position in self.positions.values() if position is not None]
+        return min([*kept, *self.log_pins.values(), self.history_lsn])
+
+    def log_kept(self) -> tuple[int, int]:
+        """The oldest log record that is kept, for recovery, deferred views or history, and about how many bytes follow."""
+        oldest_lsn = self._log.oldest_lsn
+        return oldest_lsn, self._log.bytes_since(oldest_lsn)
 
     def flush(self) -> None:
         """Make the log buffer durable: one flush, one log record, one sync."""
@@ -157,8 +312,10 @@ class Ltm:
             self._spare_log_bytes += self._buffer_bytes
             self._buffer_bytes = 0
             self._log.append(payload)
+            self.log_bytes += len(payload)
             self.horizon.durable_ts = self._buffer_ts
-        self._age_if_full()
+        if self._loaded_rows > self._checkpoint_rows:
+            self._age_if_full()
 
     def wrote_unlogged(self, rows_count: int) -> None:
         """Versions were put without a log record (contents of a new view or index): they too call for a checkpoint."""
@@ -169,13 +326,17 @@ class Ltm:
         tables = Tables(catalog, self.horizon, self.tables)
         return tables, pack((_CATALOG, ts, self._stored_lsn, catalog_to_plain(catalog)))
 
-    def change_catalog(self, prepared: tuple[Tables, bytes], ts: int) -> None:
-        """Log a new catalog, durable at once, and go on with it. Whatever is raised here is a failure."""
+    def change_catalog(self, prepared: tuple[Tables, bytes], ts: int, published: Sequence[Published] = ()) -> None:
+        """Log a new catalog, durable at once, and go on with it; with it come the watermarks that deferred views have
+        from now on. Whatever is raised here is a failure."""
         tables, packed = prepared
         self._buffer.append(packed)
+        self._buffer += [pack(plain_step(record)) for record in published]
         self._buffer_ts = ts
         self.flush()
         self._adopt(tables)
+        for record in published:
+            self.publish(record)
 
     def _adopt(self, tables: Tables) -> None:
         """Go on with a new catalog. A reader that has the new tables must find whole rows, so those come first; one
@@ -183,13 +344,36 @@ class Ltm:
         before, catalog = self.tables, tables.catalog
         self._load_epoch += 1
         self._small_ranges.clear()
+        self._small_orders.clear()
         for table_id, rows in tables.by_id.items():
             known = before.by_id.get(table_id)
             if known is not None and len(known.table.columns) != len(rows.table.columns):
                 rows.versions.transform(rows.codec.pad)
         for dropped in catalog.dropped:
             self._dropped_ts.setdefault(dropped, self.horizon.durable_ts)
-        self.participant.tables = tables
+        self.participant.tables = self.tables = tables
+        self._adopt_modes(tables)
+
+    def _adopt_modes(self, tables: Tables) -> None:
+        """A view that was switched between sync and deferred has another horizon; its rows are as of now."""
+        for view_id, rows in tables.views_by_id.items():
+            shared = rows.versions.horizon is self.horizon
+            if rows.view.deferred and shared:
+                own = Horizon(self.horizon.pins)
+                own.publish(self.horizon.durable_ts)
+                self._set_horizon(rows, own)
+            elif not rows.view.deferred and not shared:
+                self._set_horizon(rows, self.horizon)
+            if not rows.view.deferred:
+                self.positions.pop(view_id, None)
+        for gone in self.positions.keys() - tables.views_by_id.keys():
+            del self.positions[gone]
+        self._pin_watermarks()
+
+    def _set_horizon(self, rows: ViewRows, horizon: Horizon) -> None:
+        rows.versions.horizon = horizon
+        for entries in rows.indexes:
+            entries.versions.horizon = horizon
 
     @property
     def flush_full(self) -> bool:
@@ -221,16 +405,20 @@ class Ltm:
             self._loaded_rows += len(found)
         self._loaded_rows += len(need.keys)
 
-    def loaded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def loaded(self, call: Callable[[*Arguments], T], *args: *Arguments) -> T:
         """Repeat a call on the participant until everything that it needs is in memory."""
         while True:
             try:
-                return call(*args, **kwargs)
+                return call(*args)
             except NotLoaded as need:
                 self.load(need)
 
     def look_up(self, look_ups: list[LookUp], own: OwnRows) -> Answers:
         """The newest rows for a transaction. The caller holds the lock."""
+        name, index, keys, state = look_ups[0]
+        if len(look_ups) == 1 and index is None and not state and name in self.tables.by_name:
+            # The common case: rows of a table by their keys, as they were.
+            return [self.loaded(self.tables.by_name[name].versions.newest_rows, keys)]
         computed = self.tables.computed
         for table, index, _, _ in look_ups:
             if (index is not None and index < STATES) or index == WHOLE_TABLE or table in computed:
@@ -455,14 +643,85 @@ class Ltm:
 
     def catch_up(self, entries: IndexVersions) -> None:
         """An index notes changes and makes its entries later: now."""
-        if entries.behind:
+        if not entries.behind:
+            return
+        if self.lock.owned:
+            entries.fold()
+        else:
             with self.lock:
                 entries.fold()
 
     def entries_at(self, entries: IndexVersions, prefix: bytes, at: int) -> list[bytes]:
-        """The primary keys that an index has under `prefix`."""
+        """The primary keys that an index has under `prefix`. Not by a scan, which would put all new keys in order."""
         self.catch_up(entries)
-        return [key for _, key in self.scan(entries, prefix, prefix_stop(prefix), at)]
+        # Memory before the store: what a checkpoint moves meanwhile is then seen twice, never missed.
+        moving = entries.at_prefix(prefix, at)
+        if prefix > entries.stored_max:
+            found: dict[bytes, bytes | None] = moving
+        else:
+            found = {cell.key: cell.value for cell in self._stored_range(prefix, prefix_stop(prefix), at)}
+            found.update(moving)
+        return [key for _, key in sorted(found.items()) if key is not None]
+
+    # -- look-ups of a step, between two timestamps
+
+    def answer(self, look_up: LookUp, tables: Tables, w0: int, w1: int) -> Sequence[object]:
+        """As `look_up`, for a change from one timestamp to another instead of a transaction: W0 is the state before it,
+        W1 the one after it."""
+        rows = tables.source(look_up.table)
+        at = w1 if look_up.state == State.NEW else w0
+        match look_up.index:
+            case None:
+                return self._rows_between(rows, look_up.keys, look_up.state, w0, w1)
+            case index if index == STATES:
+                states = [self.read(rows.versions, key, at) for key in look_up.keys]
+                return states
+            case index if index in (FIRST, LAST):
+                assert isinstance(rows, ViewRows), "only hidden views have groups of values"
+                return [self.extreme(rows, prefix, at, index == LAST, {}) for prefix in look_up.keys]
+            case index if index == TOP:
+                assert isinstance(rows, ViewRows), "only a view is kept in order"
+                return [self.first_rows(rows, top_count(key), at, {}) for key in look_up.keys]
+            case index if index == WHOLE_TABLE:
+                return [self._whole_between(rows, look_up.state, w0, w1)] * len(look_up.keys)
+        entries = tables.indexes[look_up.index][1].versions
+        found = [self.entries_at(entries, prefix, at) for prefix in look_up.keys]
+        shown = iter(self._rows_between(rows, [key for some in found for key in some], look_up.state, w0, w1))
+        return [[row for _ in some if (row := next(shown)) is not None] for some in found]
+
+    def rows_as_of(self, rows: TableRows | ViewRows, keys: list[bytes], at: int) -> list[Row | None]:
+        """The rows of a table, or those that a view shows, under these keys."""
+        stored = rows.versions.each_at(keys, at)
+        if stored is None:
+            stored = [self.read(rows.versions, key, at) for key in keys]
+        if isinstance(rows, TableRows):
+            return stored
+        return [self.show(rows, state, at) for state in stored]
+
+    def _rows_between(
+        self, rows: TableRows | ViewRows, keys: list[bytes], state: int, w0: int, w1: int
+    ) -> list[Row | None]:
+        if state == State.NEW:
+            return self.rows_as_of(rows, keys, w1)
+        old = self.rows_as_of(rows, keys, w0)
+        if state == State.OLD or w0 == w1:
+            return old
+        new = self.rows_as_of(rows, keys, w1)
+        if state == State.KEPT:
+            return [before if same_row(before, after) else None for before, after in zip(old, new, strict=True)]
+        return [after if before is None else before for before, after in zip(old, new, strict=True)]
+
+    def _whole_between(self, rows: TableRows | ViewRows, state: int, w0: int, w1: int) -> list[Row]:
+        start, stop = table_range(rows.table.id)
+        if state == State.NEW:
+            return [row for _, row in self.shown(rows, start, stop, w1)]
+        old = dict(self.shown(rows, start, stop, w0))
+        if state == State.OLD or w0 == w1:
+            return list(old.values())
+        new = dict(self.shown(rows, start, stop, w1))
+        if state == State.KEPT:
+            return [row for key, row in old.items() if same_row(row, new.get(key))]
+        return list({**new, **old}.values())
 
     def fan_out(self, table: str, columns: tuple[int, ...]) -> float | None:
         """How many rows an index finds per key: a small sample, for people who want to know what a view costs."""
@@ -489,6 +748,35 @@ class Ltm:
             if rows is not None:
                 return iter(rows)
         return self._scan_pages(versions, start, stop, at, moving, stored)
+
+    def whole(self, versions: TableVersions[T], at: int) -> list[T] | None:
+        """All visible rows in key order of what is small and in memory, else None: then `scan` it. A view that is read
+        again and again has the same keys most of the time."""
+        known = self._small_orders.get(versions.table_id)
+        if (
+            known is None
+            or known.epoch != self._store_epoch
+            or known.dirty is not versions.dirty
+            or known.frozen is not versions.frozen
+            or known.rows_count != len(known.dirty)
+        ):
+            known = self._ordered(versions)
+            if known is None:
+                return None
+        return versions.whole_at(known.keys, at)
+
+    def _ordered(self, versions: TableVersions[T]) -> _Order | None:
+        epoch, dirty, frozen = self._store_epoch, versions.dirty, versions.frozen
+        rows_count = len(dirty)
+        # As in `scan`: memory before the store. Keys that come meanwhile are newer than what is noted here.
+        start, stop = table_range(versions.table_id)
+        moving = versions.keys_between(start, stop)
+        stored = self._stored_page(versions, start, stop)
+        if len(moving) + len(stored) >= PAGE_CELLS:
+            return None
+        known = _Order(epoch, dirty, rows_count, frozen, sorted({*moving, *stored}))
+        self._small_orders[versions.table_id] = known
+        return known
 
     def _scan_pages(
         self,
@@ -548,6 +836,8 @@ class Ltm:
 
     @property
     def checkpoint_due(self) -> bool:
+        if self._dirty_rows < self._checkpoint_rows and self._dirty_log_bytes < CHECKPOINT_LOG_BYTES:
+            return False  # asked after every flush
         return self._dirty(1)
 
     @property
@@ -572,6 +862,8 @@ class Ltm:
             while entries.versions.behind and not (elsewhere and _made_elsewhere(rows, entries)):
                 with self.lock:
                     entries.versions.fold(max(FOLD_ROWS, self.slice_cells()))
+        history = self.history
+        self.history_lsn = NEWEST if history is None else passed_lsn(self._log, self.horizon.durable_ts, history)
         with self.lock:
             self.flush()
             frozen_ts = self.horizon.durable_ts
@@ -581,10 +873,13 @@ class Ltm:
             frozen = list(tables.versions.values())
             unmade = self._freeze(tables, elsewhere)
             oldest = self.horizon.oldest()
+            progress = self._progress()
+            needed_lsn = min(lsn, self._needed_lsn())
         self._prune(oldest)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
             "position": pack((lsn, frozen_ts)),
+            "progress": pack(progress),
         }
         max_keys = self._write_elsewhere(frozen, unmade, oldest, meta) if elsewhere else None
         if max_keys is None:
@@ -602,8 +897,16 @@ class Ltm:
             noted = [entries.versions.noted_frozen for _, entries in tables.indexes.values()]
             forgotten = [versions.checkpointed(max_keys.get(versions.table_id, b"")) for versions in frozen]
         _free(forgotten, noted)
-        self._log.trim(lsn + 1)
+        self._log.trim(needed_lsn + 1)
         self._drop_cells(tables.catalog.dropped)
+
+    def _progress(self) -> list[tuple[int, int, int | None]]:
+        """(view, watermark, position) of each deferred view."""
+        views = self.tables.views_by_id
+        return [
+            (view_id, views[view_id].versions.horizon.durable_ts, position)
+            for view_id, position in self.positions.items()
+        ]
 
     def _freeze(self, tables: Tables, elsewhere: bool) -> dict[int, list[int]]:
         """Freeze all. Returns, by table, the indexes whose entries are made from its rows where they are written."""
@@ -693,11 +996,17 @@ class Ltm:
         self._adopt(Tables(catalog_from_plain(unpack(catalog)), self.horizon, self.tables))
         self.horizon.durable_ts = self.horizon.sealed_ts = self.stored_ts
         self._note_stored_keys()
+        for view_id, watermark, place in self._stored_progress():
+            self.set_watermarks((view_id,), watermark, place)
         for record in self._log.read(lsn + 1):
             for item in unpack_stream(record.payload):
                 self._replay(item)
         self.horizon.sealed_ts = self.horizon.durable_ts
         return self.horizon.durable_ts
+
+    def _stored_progress(self) -> list[tuple[int, int, int | None]]:
+        progress = self._store.meta("progress")
+        return [] if progress is None else cast("list[tuple[int, int, int | None]]", unpack(progress))
 
     def _note_stored_keys(self) -> None:
         for table_id, versions in self.tables.versions.items():
@@ -708,11 +1017,11 @@ class Ltm:
             _, ts, stored_lsn, plain = cast(tuple[int, int, int, object], item)
             if stored_lsn > self._stored_lsn:
                 # The contents of new views and indexes are in the store only.
-                raise OperationalError(
-                    f"the store is older (log position {self._stored_lsn}) than the commit log expects ({stored_lsn})",
-                    hint="the last checkpoint was lost: restore log and store from one backup",
-                )
+                raise self._store_too_old(stored_lsn)
             self._adopt(Tables(catalog_from_plain(plain), self.horizon, self.tables))
+        elif item[0] != _COMMIT:
+            self._replay_step(step_of_plain(item))
+            return
         else:
             record = _record(item)
             ts = record.commit_ts
@@ -721,6 +1030,24 @@ class Ltm:
             self._dirty_rows += record.rows_count
             self.replayed_count += 1
         self.horizon.durable_ts = ts
+
+    def _store_too_old(self, expected_lsn: int) -> OperationalError:
+        return OperationalError(
+            f"the store is older (log position {self._stored_lsn}) than the commit log expects ({expected_lsn})",
+            hint="the last checkpoint was lost: restore log and store from one backup",
+        )
+
+    def _replay_step(self, record: StepRecord) -> None:
+        rows = self.loaded(refreshed_rows, record, self.tables) if isinstance(record, Refreshed) else []
+        self._apply_step(record, rows)
+        if isinstance(record, Opened):
+            # Watermarks that move while nothing changes are not logged: the step says where it began.
+            for view_id in record.views:
+                self.set_watermarks((view_id,), record.w0, self.positions.get(view_id))
+        if isinstance(record, Published):
+            if record.stored_lsn > self._stored_lsn:
+                raise self._store_too_old(record.stored_lsn)
+            self.publish(record)
 
     def close(self) -> None:
         self._log.close()
@@ -793,6 +1120,8 @@ class _Writing:
         for key in keys:
             ts, row, older = frozen[key]
             before_ts = replaced.get(key)
+            if before_ts == ts:
+                before_ts = None  # several slots of a step wrote it, and a checkpoint came between
             if ts <= oldest:
                 # Nobody sees anything older.
                 if row is not None:
@@ -885,11 +1214,13 @@ def _record(item: tuple[object, ...]) -> CommitRecord:
         commit_ts,
         version,
         tuple((table, [(key, _one_nan(old), _one_nan(new)) for key, old, new in rows]) for table, rows in writes),
-        tuple(
-            (view_id, [Contribution(key, with_one_nan(values), with_one_nan(delta)) for key, values, delta in parts])
-            for view_id, parts in contributions
-        ),
+        contributions_of_plain(contributions),
     )
+
+
+def same_row(old: Row | None, new: Row | None) -> bool:
+    """Equal in every respect: 1.0 is another decimal than 1.00."""
+    return old is new or (old == new and repr(old) == repr(new))
 
 
 def _one_nan(row: Row | None) -> Row | None:

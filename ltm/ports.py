@@ -89,10 +89,11 @@ class Store(Protocol):
 
         Cells overwrite an equal (key, commit_ts), equal notes are one: after a crash, the same may be written again.
         `superseded` are (superseding commit_ts, key, commit_ts of the version that it supersedes): `prune` removes that
-        version once nobody reads below the superseding one. A tombstone is noted as superseding itself. `removed` are
-        versions (key, commit_ts) that nobody reads any more already: they go at once. Both are read after the last
-        batch. `between` is called after each batch, and now and then while the rest is written (the caller yields the
-        processor there). If an iterable or `between` raises, nothing was written.
+        version once nobody reads below the superseding one. A tombstone is noted as superseding itself; if it is
+        overwritten by a value before that, as the slots of one step may do, that stays. `removed` are versions (key,
+        commit_ts) that nobody reads any more already: they go at once. Both are read after the last batch. `between` is
+        called after each batch, and now and then while the rest is written (the caller yields the processor there). If
+        an iterable or `between` raises, nothing was written.
         """
 
     def write_elsewhere(self) -> WriteElsewhere | None:
@@ -156,6 +157,13 @@ class CommitLog(Protocol):
     @property
     def last_lsn(self) -> int:
         """The lsn of the last durable record, 0 if there is none."""
+
+    @property
+    def oldest_lsn(self) -> int:
+        """The lowest lsn that `read` takes: that of the oldest record, or the next one if there is none."""
+
+    def bytes_since(self, lsn: int) -> int:
+        """About how many bytes the records with an lsn >= `lsn` take; never more for a higher lsn."""
 
     @property
     def wants_spare(self) -> bool:

@@ -42,6 +42,8 @@ class ViewRows:
     checked: bool = False
     level: int = 0
     views: list[ViewRows] = field(default_factory=list)
+    #: The deferred views that are made from it: no writer's transaction refreshes them.
+    deferred: list[ViewRows] = field(default_factory=list)
     #: The hidden views of (group, value) that its minima and maxima are read from, in the order of `plan.extremes`.
     values: list[ViewRows] = field(default_factory=list)
     #: What the API shows of a row (names, types); the API makes it on first use.
@@ -71,6 +73,8 @@ class TableRows:
     #: Raises IntegrityError for a row that breaks a CHECK; None if there is none.
     check: Callable[[Row], None] | None = None
     views: list[ViewRows] = field(default_factory=list)
+    #: As in ViewRows.
+    deferred: list[ViewRows] = field(default_factory=list)
     #: Whether a transaction is judged by the state that it leaves (UNIQUE, views that may have no value): then it must
     #: not be run as one with others.
     judged: bool = False
@@ -116,10 +120,10 @@ class Tables:
     def table(self, name: str) -> Table:
         return self.source(name).table
 
-    def inner(self, relation: Relation) -> Table:
+    def inner(self, relation: Relation, scope: str = "") -> Table:
         """Also of a hidden view that does not exist: it was asked for in a branch that turned out to be empty."""
-        found = self.views.get(hidden_name(relation))
-        return Planned(self).inner(relation) if found is None else found.table
+        found = self.views.get(hidden_name(relation, scope))
+        return Planned(self, scope).inner(relation) if found is None else found.table
 
     # -- compiling
 
@@ -146,16 +150,19 @@ class Tables:
             known is not None
             and before is not None
             and known.view.indexes == view.indexes
+            and known.view.scope == view.scope
             and self._same(known, before)
         ):
             plan = known.plan
         else:
             plan = compile_view(view.name, view.id, view.relation, _Chosen(self, view), view.indexes)
-        versions = known.versions if known else RowVersions(view.id, horizon, make_pack(), _decode_view_row)
+        # A deferred view has a horizon of its own: nobody reads it above its watermark.
+        own = Horizon(horizon.pins) if view.deferred else horizon
+        versions = known.versions if known else RowVersions(view.id, own, make_pack(), _decode_view_row)
         if known is not None and plan is known.plan:
             entries = known.indexes
         else:
-            entries = tuple(_index_entries(plan.table, index, horizon, before) for index in view.indexes)
+            entries = tuple(_index_entries(plan.table, index, versions.horizon, before) for index in view.indexes)
         checked = view.ready_ts > 0 or (known is not None and known.checked)
         rows = ViewRows(view, plan, versions, entries, checked)
         self.views[view.name] = self.views_by_id[view.id] = rows
@@ -168,14 +175,15 @@ class Tables:
             if isinstance(source, ViewRows):
                 rows.level = max(rows.level, source.level + 1)
         for name in plan.sources:
-            self.source(name).views.append(rows)
+            _readers(self.source(name), view).append(rows)
         for extreme in plan.extremes:
             # What its groups show changes with the values, even where no sum changes.
             self.computed.add(view.name)
             values = self.views[extreme.table]
             rows.values.append(values)
-            if not any(reader is rows for reader in values.views):
-                values.views.append(rows)
+            readers = _readers(values, view)
+            if not any(reader is rows for reader in readers):
+                readers.append(rows)
 
     def _same(self, known: ViewRows, before: Tables) -> bool:
         """Whether everything that the plan was compiled for is as it was."""
@@ -185,8 +193,8 @@ class Tables:
 class Planned:
     """What a view would need: the tables and views that there are, and hidden ones that are still to be made."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, scope: str = "") -> None:
+        self._tables, self._scope = tables, scope
         #: The missing hidden views, each after those that it reads. Some may have been asked for in vain: see `needed`.
         self.missing: dict[str, tuple[Relation, Table, Kept]] = {}
 
@@ -195,7 +203,7 @@ class Planned:
         return self._tables.table(name) if planned is None else planned[1]
 
     def inner(self, relation: Relation) -> Table:
-        name = hidden_name(relation)
+        name = hidden_name(relation, self._scope)
         if name not in self._tables.views and name not in self.missing:
             kept = keep(relation, self)
             self.missing[name] = (relation, kept.table(0, name), kept)
@@ -224,7 +232,7 @@ class _Chosen:
     change to another index that comes later, which may go again."""
 
     def __init__(self, tables: Tables, view: View) -> None:
-        self._tables, self._needs = tables, frozenset(view.needs)
+        self._tables, self._scope, self._needs = tables, view.scope, frozenset(view.needs)
 
     def table(self, name: str) -> Table:
         table = self._tables.table(name)
@@ -232,7 +240,25 @@ class _Chosen:
         return table if chosen == table.indexes else replace(table, indexes=chosen)
 
     def inner(self, relation: Relation) -> Table:
-        return self._tables.inner(relation)
+        return self._tables.inner(relation, self._scope)
+
+
+class Scoped:
+    """The tables with the hidden views of one scope: what a view that is to be made there can be made from."""
+
+    def __init__(self, tables: Tables, scope: str) -> None:
+        self._tables, self._scope = tables, scope
+
+    def table(self, name: str) -> Table:
+        return self._tables.table(name)
+
+    def inner(self, relation: Relation) -> Table:
+        return self._tables.inner(relation, self._scope)
+
+
+def _readers(source: TableRows | ViewRows, view: View) -> list[ViewRows]:
+    """Where a view is noted among those that are made from a source."""
+    return source.deferred if view.deferred else source.views
 
 
 def _any_fallible(views: list[ViewRows]) -> bool:

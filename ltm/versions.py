@@ -44,14 +44,22 @@ class Horizon:
     durable_ts   every version at or below it is durable; new readers read there
     sealed_ts    every version at or below it is durable or in the flush that is under way
     pins         the timestamps of readers at work, by reader
+
+    The rows of a deferred view have a horizon of their own, where both are its watermark: a step writes above it, and
+    nobody reads that before it is published. The pins are the same for all.
     """
 
     __slots__ = ("durable_ts", "pins", "sealed_ts")
 
-    def __init__(self) -> None:
+    def __init__(self, pins: dict[int, int] | None = None) -> None:
         self.durable_ts = 0
         self.sealed_ts = 0
-        self.pins: dict[int, int] = {}
+        self.pins: dict[int, int] = {} if pins is None else pins
+
+    def publish(self, ts: int) -> None:
+        """Readers read there from now on."""
+        self.sealed_ts = ts
+        self.durable_ts = ts
 
     def pin(self, reader: int) -> int:
         """Register a reader at durable_ts. The second look closes the gap to a commit that just forgot that version."""
@@ -149,11 +157,14 @@ class TableVersions(Generic[R]):
         written and every looked-up row of every transaction, mostly with all keys in one layer or in none."""
         if not keys or (keys[0] > self.stored_max and self.surely_absent(keys)):
             return [None] * len(keys)
-        found = list(map(self.dirty.get, keys))
-        if not self.frozen and not any(found):
-            found = list(map(self.young.get, keys))
-        if all(found):
-            return [version[1] for version in found if version]
+        dirty, young = self.dirty, self.young
+        try:
+            if keys[0] in dirty:
+                return [dirty[key][1] for key in keys]
+            if keys[0] in young and not self.frozen and dirty.keys().isdisjoint(keys):
+                return [young[key][1] for key in keys]
+        except KeyError:
+            pass  # not all in one layer: the careful way
         in_dirty, in_frozen, in_young = self.dirty.get, self.frozen.get, self.young.get
         stored_max = self.stored_max
         rows: list[R | None] = []
@@ -190,6 +201,37 @@ class TableVersions(Generic[R]):
                     return version
                 version = version[2]
         return ABSENT if key > self.stored_max else None
+
+    def each_at(self, keys: list[bytes], ts: int) -> list[R | None] | None:
+        """The row that a reader at `ts` sees under each key; None if one of them is not in memory."""
+        in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
+        rows: list[R | None] = []
+        for key in keys:
+            version = in_dirty(key) or in_frozen(key) or in_young(key) or in_old(key)
+            if version is None or version[0] > ts:
+                version = self.at(key, ts)
+                if version is None:
+                    return None
+            rows.append(version[1])
+        return rows
+
+    def whole_at(self, keys: list[bytes], ts: int) -> list[R] | None:
+        """As `rows_at`, without the keys. Versions that are not durable yet are passed here: a reader beside writers
+        finds one in front of most rows of a view."""
+        in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
+        rows: list[R] = []
+        for key in keys:
+            version = in_dirty(key) or in_frozen(key) or in_young(key) or in_old(key)
+            while version is not None and version[0] > ts:
+                version = version[2]
+            if version is None:
+                version = self.at(key, ts)
+                if version is None:
+                    return None
+            row = version[1]
+            if row is not None:
+                rows.append(row)
+        return rows
 
     def rows_at(self, keys: Iterable[bytes], ts: int) -> list[tuple[bytes, R]] | None:
         """The rows that a reader at `ts` sees under these keys; None if one of them is not in memory. Written out:
@@ -246,12 +288,20 @@ class TableVersions(Generic[R]):
 
     def put_many(self, changes: Sequence[tuple[bytes, R | None, R | None]], ts: int) -> None:
         """`put` for each (key, old row, new row)."""
-        dirty, kept = self.dirty, self._kept
+        dirty, horizon = self.dirty, self.horizon
+        sealed_ts, pins = horizon.sealed_ts, horizon.pins
         rows_count = len(dirty) + len(changes)
         for key, old, new in changes:
             head = dirty.get(key)
             if head is not None:
-                dirty[key] = (ts, new, kept(head))
+                # `_kept`, written out: a view's rows come here again and again.
+                head_ts, row, older = head
+                if head_ts > sealed_ts:
+                    dirty[key] = (ts, new, older)
+                elif older is None or (pins and horizon.pinned_between(older[0], head_ts)):
+                    dirty[key] = (ts, new, head)
+                else:
+                    dirty[key] = (ts, new, (head_ts, row, older[2]))
             elif old is None:
                 dirty[key] = (ts, new, None)
             else:
@@ -444,6 +494,22 @@ class IndexVersions(TableVersions[bytes]):
             if key in self.dirty:
                 found[key] = self.dirty[key][1]
         return [found_key for _, found_key in sorted(found.items()) if found_key is not None]
+
+    def at_prefix(self, prefix: bytes, ts: int) -> dict[bytes, bytes | None]:
+        """The entries under `prefix` that memory has for a reader at `ts`, None where one was removed. No lock is
+        needed: a key that a checkpoint moves to the store meanwhile is found there."""
+        # In this order: content moves from the first to the second.
+        keys = [*self._by_prefix.get(prefix, ()), *self._by_prefix_frozen.get(prefix, ())]
+        found: dict[bytes, bytes | None] = {}
+        for key in keys:
+            for layer in (self.dirty, self.frozen):
+                version = layer.get(key)
+                while version is not None and version[0] > ts:
+                    version = version[2]
+                if version is not None:
+                    found[key] = version[1]
+                    break
+        return found
 
     def admit_prefix(self, prefix: bytes, entries: list[tuple[bytes, bytes]]) -> None:
         """Keep the newest entries under `prefix` as the store has them, until the next generation or checkpoint."""

@@ -76,11 +76,11 @@ _INSERT = (
 )
 
 
-class _Client:
+class Client:
     """A connection of its own. Autocommit: one statement is the transaction, no round trips for BEGIN and COMMIT."""
 
     def __init__(self, conninfo: str) -> None:
-        self._connection = _connect(conninfo)
+        self._connection = connect(conninfo)
         self._cursor = self._connection.cursor()
 
     def prepare(self, events: list[Event]) -> Callable[[], object]:
@@ -91,11 +91,11 @@ class _Client:
         self._connection.close()
 
 
-class _Reader:
+class Reader:
     """Reads the view in one statement at REPEATABLE READ: one snapshot."""
 
     def __init__(self, conninfo: str) -> None:
-        self._connection = _connect(conninfo)
+        self._connection = connect(conninfo)
         self._connection.execute("SET default_transaction_isolation = 'repeatable read'")
         self._cursor = self._connection.cursor(binary=True)
 
@@ -110,20 +110,24 @@ class _Session:
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
 
-    def client(self) -> _Client:
-        return _Client(self._conninfo)
+    def client(self) -> Client:
+        return Client(self._conninfo)
 
-    def reader(self) -> _Reader:
-        return _Reader(self._conninfo)
+    def reader(self) -> Reader:
+        return Reader(self._conninfo)
 
     def recompute_differs(self) -> str | None:
-        with _connect(self._conninfo) as connection:
-            view = sorted(connection.execute(_READ).fetchall())
-            recomputed = sorted(connection.execute(_RECOMPUTE).fetchall())
-        return None if view == recomputed else f"{view} instead of {recomputed}"
+        return recompute_differs(self._conninfo)
 
 
-def _connect(conninfo: str) -> psycopg.Connection[tuple[object, ...]]:
+def recompute_differs(conninfo: str) -> str | None:
+    with connect(conninfo) as connection:
+        view = sorted(connection.execute(_READ).fetchall())
+        recomputed = sorted(connection.execute(_RECOMPUTE).fetchall())
+    return None if view == recomputed else f"{view} instead of {recomputed}"
+
+
+def connect(conninfo: str) -> psycopg.Connection[tuple[object, ...]]:
     # prepare_threshold=0: prepared at the first use.
     return psycopg.connect(conninfo, autocommit=True, prepare_threshold=0)
 
@@ -139,38 +143,49 @@ class PostgresServer:
 
     @contextmanager
     def session(self) -> Iterator[_Session]:
-        with _connect(self.conninfo("postgres")) as admin:
+        with self.fresh_database() as conninfo:
+            yield _Session(conninfo)
+
+    @contextmanager
+    def fresh_database(self) -> Iterator[str]:
+        """A copy of the template, which is dropped at the end."""
+        with connect(self.conninfo("postgres")) as admin:
             admin.execute(f"CREATE DATABASE {_CELL} TEMPLATE {_TEMPLATE}")
             # What the copy left to be written is written now, not in the measured time.
             admin.execute("CHECKPOINT")
             try:
-                yield _Session(self.conninfo(_CELL))
+                yield self.conninfo(_CELL)
             finally:
                 # Clients that failed may still be connected. The checkpoint keeps the server's leftovers out of the
                 # measured time of whichever system comes next.
                 admin.execute(f"DROP DATABASE {_CELL} WITH (FORCE)")
                 admin.execute("CHECKPOINT")
 
-    def create_template(self) -> None:
-        with _connect(self.conninfo("postgres")) as admin:
+    def create_template(self, keeping: str, after_load: str | None) -> None:
+        with connect(self.conninfo("postgres")) as admin:
             admin.execute(f"CREATE DATABASE {_TEMPLATE}")
-        with _connect(self.conninfo(_TEMPLATE)) as connection:
+        with connect(self.conninfo(_TEMPLATE)) as connection:
             for table in TABLES:
                 columns = [f"{name} {_SQL_TYPES[kind]}" for name, kind in table.columns.items()]
                 columns.append(f"PRIMARY KEY ({table.key})")
                 connection.execute(f"CREATE TABLE {table.name} ({', '.join(columns)})")
-            connection.execute(_TOTALS, prepare=False)  # Several statements cannot be prepared as one.
+            connection.execute(keeping.encode(), prepare=False)  # Several statements cannot be prepared as one.
             for table in TABLES:
                 with connection.cursor().copy(f"COPY {table.name} FROM STDIN") as copy:
                     for row in base_rows(table.name):
                         copy.write_row(row)
+            if after_load is not None:
+                connection.execute(after_load.encode())
             # Without statistics the planner would guess at the size of products.
             connection.execute("VACUUM ANALYZE")
 
 
 @contextmanager
-def postgres_server(parent: Path) -> Iterator[PostgresServer]:
-    """Starts a server in a folder below `parent`; stops it and deletes the folder at the end, whatever happens."""
+def postgres_server(parent: Path, keeping: str = _TOTALS, after_load: str | None = None) -> Iterator[PostgresServer]:
+    """Starts a server in a folder below `parent`; stops it and deletes the folder at the end, whatever happens.
+
+    `keeping` are the statements that make the totals be kept; `after_load` runs once the initial rows are there.
+    """
     initdb, postgres = _program("initdb"), _program("postgres")
     folder = parent / "postgres"
     if len(os.fsencode(folder)) > SOCKET_FOLDER_BYTES_MAX:
@@ -181,7 +196,7 @@ def postgres_server(parent: Path) -> Iterator[PostgresServer]:
         _initdb(initdb, folder, user)
         with running(postgres, folder, user, SETTINGS):
             server = PostgresServer(folder)
-            server.create_template()
+            server.create_template(keeping, after_load)
             yield server
     finally:
         shutil.rmtree(folder)
@@ -286,7 +301,7 @@ def _wait_until_ready(server: subprocess.Popen[bytes], folder: Path, log_path: P
     conninfo = PostgresServer(folder).conninfo("postgres")
     while True:
         try:
-            _connect(conninfo).close()
+            connect(conninfo).close()
             return
         except psycopg.OperationalError as error:
             if server.poll() is not None or time.monotonic() > give_up:

@@ -5,8 +5,8 @@ the one evaluator, arrays of row-wise input for the other. The first large batch
 what each batch takes moves the cost of the evaluator that it was given to. Small batches always go by rows: the Arrow
 functions of a plan cost as much as a thousand rows before they have looked at the first.
 
-Time is measured here, so the choice is for whoever is not bound to one trace: bulk loads. The change tables of
-transactions go by rows. So do the first contents of views, which are read row by row from the store: in pages of 500
+Time is measured here, so the choice is for whoever is not bound to one trace: bulk loads, and large steps of deferred
+views with a target lag. The change tables of transactions go by rows. So do the first contents of views, which are read row by row from the store: in pages of 500
 rows the columns evaluator has 0.1 to 0.6 of the speed (`python -m bench evaluators`), larger pages gain for few plans,
 and reading the rows takes most of the time anyway.
 """
@@ -112,6 +112,14 @@ class Evaluators:
         if self.gave_up_count:
             lines.append(f"columns gave up {self.gave_up_count} times, last: {self.gave_up_reason}")
         return "\n".join(lines)
+
+    def for_step(self, rows_count: int) -> tuple[str | None, int]:
+        """For a step with so many changed rows: the evaluator, None to measure both, and the rows that it needs at once
+        to be worth it."""
+        costs = self.costs[ROW_WISE]
+        if costs.are_due(rows_count):
+            return None, MEASURED_ROWS_MIN
+        return (COLUMNS, MEASURED_ROWS_MIN) if costs.cheaper == COLUMNS and rows_count >= MEASURED_ROWS_MIN else (ROWS, 1)
 
     def run_changes(
         self, evaluator: str | None, place: _Place, law: Law, table: Table, changes: Sequence[Change], groups: _Groups
@@ -225,3 +233,10 @@ def require_columns() -> None:
         raise InterfaceError(
             "the columns evaluator needs pyarrow, which is not installed", hint="pip install viewtide[batch]"
         )
+
+
+def load_columns() -> None:
+    """Import what the columns evaluator needs, ahead of its first use."""
+    from . import columns
+
+    assert columns, "it was imported"

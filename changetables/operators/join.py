@@ -367,8 +367,7 @@ def key_encoder(table: Table, step: Step) -> Callable[[tuple[Value, ...]], bytes
         )
     if step.index is not None:
         return index_codec(table, step.index).prefix
-    codec = primary_key_codec(table)
-    return codec.encode_short if table.view else codec.encode
+    return primary_key_codec(table).look_up
 
 
 def conditions_of(graph: JoinGraph, term: Term) -> dict[int, list[Expression]]:

@@ -185,6 +185,15 @@ class Words:
         self._at += 1
         return Name(fold(written), place)
 
+    def label(self) -> Name:
+        """The name of an option, which may be any word."""
+        if self.ended or self.peek() not in RESERVED:
+            return self.name()
+        place = self.place
+        word = self.peek()
+        self._at += 1
+        return Name(fold(word), place)
+
     def relation(self) -> Name:
         """The name of a table, view or index, which has no schema here."""
         name = self.name()

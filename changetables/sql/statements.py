@@ -52,6 +52,10 @@ from .heads import StatementText, Words, split
 #: Columns of one table, as in PostgreSQL.
 COLUMNS_MAX = 1_600
 LAYOUTS = ("global", "local")
+#: Options of views whose values are numbers, and all of them.
+_COUNTED_OPTIONS = ("backlog_rows", "backlog_bytes")
+_DIGITS_MAX = 18
+_VIEW_OPTIONS = ("refresh", "layout", "group", *_COUNTED_OPTIONS)
 
 _QUERY_WORDS = ("SELECT", "WITH", "VALUES", "TABLE", "(")
 _WRITES = ("INSERT", "UPDATE", "DELETE", "MERGE")
@@ -445,12 +449,9 @@ def _create_view(words: Words, place: Place) -> CreateView:
     if words.looks_at("("):
         raise words.not_supported("a column list of a view", hint="name the columns with AS in its query")
     _refuse(words, {"USING": "access methods"})
-    options = _options(words, ("refresh", "layout")) if words.accept("WITH") else {}
+    options = _options(words, _VIEW_OPTIONS) if words.accept("WITH") else {}
     _refuse(words, {"TABLESPACE": "tablespaces"})
     words.expect("AS")
-    layout = options.get("layout")
-    if layout is not None and layout[0] not in LAYOUTS:
-        raise words.source.wrong(f"unknown layout {layout[0]!r}", layout[1], hint=f"use {' or '.join(LAYOUTS)}")
     if words.peek() not in _QUERY_WORDS:
         raise words.syntax_error()
     if words.drop_last("WITH", "NO", "DATA"):
@@ -458,28 +459,39 @@ def _create_view(words: Words, place: Place) -> CreateView:
     words.drop_last("WITH", "DATA")
     _refuse_writes_in_with(words)
     query = words.query()
-    refresh = options.get("refresh")
-    return CreateView(place, name, query, refresh and refresh[0], layout and layout[0], if_not_exists)
+    texts = [options.get(option) for option in ("refresh", "layout", "group")]
+    counts = [options.get(option) for option in _COUNTED_OPTIONS]
+    refresh, layout, group = texts
+    rows, size = (None if count is None else int(count) for count in counts)
+    return CreateView(place, name, query, refresh, layout, if_not_exists, group, rows, size)
 
 
-def _options(words: Words, known: tuple[str, ...]) -> dict[str, tuple[str, Place]]:
+def _options(words: Words, known: tuple[str, ...]) -> dict[str, str]:
     """(refresh = '500ms', layout = 'local')"""
-    options: dict[str, tuple[str, Place]] = {}
+    options: dict[str, str] = {}
     words.expect("(")
     while True:
-        name = words.name()
+        name = words.label()
         if name.text not in known:
-            hint = f"there is {' and '.join(known)}"
+            hint = f"there is {', '.join(known)}"
             raise words.source.wrong(f"unknown option {name.text}", name.place, hint)
         if name.text in options:
             raise words.source.wrong(f"option {name.text} stands twice", name.place)
         words.expect("=")
-        place = words.place
-        options[name.text] = words.text_value(), place
+        options[name.text] = _option(words, name.text)
         if not words.accept(","):
             break
     words.expect(")")
     return options
+
+
+def _option(words: Words, name: str) -> str:
+    place, value = words.place, words.text_value()
+    if name in _COUNTED_OPTIONS and not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
+        raise words.source.wrong(f"{value[:40]!r} is no whole number of at most {_DIGITS_MAX} digits", place)
+    if name == "layout" and value not in LAYOUTS:
+        raise words.source.wrong(f"unknown layout {value!r}", place, hint=f"use {' or '.join(LAYOUTS)}")
+    return value
 
 
 def _alter_view(words: Words, place: Place) -> AlterView:
@@ -491,7 +503,7 @@ def _alter_view(words: Words, place: Place) -> AlterView:
         raise words.not_supported("this ALTER MATERIALIZED VIEW", hint="there is SET (refresh = '500ms')")
     words.expect("SET")
     options = _options(words, ("refresh",))
-    return AlterView(place, name, options["refresh"][0], if_exists)
+    return AlterView(place, name, options["refresh"], if_exists)
 
 
 def _refresh(words: Words) -> RefreshView:

@@ -63,6 +63,10 @@ class MemoryLog:
             return self._oldest_lsn + len(self._records) - 1
 
     @property
+    def oldest_lsn(self) -> int:
+        return self._oldest_lsn
+
+    @property
     def cut_bytes(self) -> int:
         return 0
 

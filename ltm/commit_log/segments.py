@@ -256,7 +256,7 @@ class SegmentLog:
         self._check_open()
         with self._lock:
             segments = list(self._segments)
-        oldest_lsn = segments[0].first_lsn if segments else 1
+        oldest_lsn = _oldest_lsn(segments)
         if max(from_lsn, 1) < oldest_lsn:
             raise trimmed_away(from_lsn, oldest_lsn)
         return self._read_segments(segments, from_lsn)
@@ -315,6 +315,11 @@ class SegmentLog:
     @property
     def last_lsn(self) -> int:
         return self._segments[-1].end.lsn - 1 if self._segments else 0
+
+    @property
+    def oldest_lsn(self) -> int:
+        with self._lock:
+            return _oldest_lsn(self._segments)
 
     @property
     def cut_bytes(self) -> int:
@@ -441,6 +446,10 @@ class SegmentLog:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
+
+
+def _oldest_lsn(segments: Sequence[_Segment]) -> int:
+    return segments[0].first_lsn if segments else 1
 
 
 def _lsn_of(path: Path) -> int:

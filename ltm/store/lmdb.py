@@ -232,7 +232,9 @@ class LmdbStore:
     def prune(self, horizon: int, limit: int) -> int:
         due = self._due_notes(horizon, limit)
         if due:
-            self._delete([_cell_key_of_note(note_key) for note_key in due], due)
+            cell_keys = {_cell_key_of_note(note_key): _notes_itself(note_key) for note_key in due}
+            rewritten = self._rewritten([cell_key for cell_key, itself in cell_keys.items() if itself])
+            self._delete([cell_key for cell_key in cell_keys if cell_key not in rewritten], due)
         return len(due)
 
     def max_key(self, start: bytes, stop: bytes) -> bytes | None:
@@ -359,6 +361,20 @@ class LmdbStore:
                     break
                 due.append(note_key)
         return due
+
+    def _rewritten(self, cell_keys: list[bytes]) -> set[bytes]:
+        """Those that were noted as tombstones, and hold a value by now."""
+        found: set[bytes] = set()
+        with self._reading() as reader:
+            for cell_key in cell_keys:
+                stored = reader.transaction.get(cell_key)
+                if stored is None:
+                    continue
+                if crc32(stored, crc32(cell_key)) != _RESIDUE:
+                    raise self._cell_damage(cell_key)
+                if stored[-_CRC_BYTES - 1]:
+                    found.add(cell_key)
+        return found
 
     def _cell_keys(self, start: bytes, stop: bytes, limit: int) -> list[bytes]:
         """Every version in the range, values unread."""
@@ -529,6 +545,11 @@ def _encode_notes(superseded: Iterable[tuple[int, bytes, int]]) -> list[tuple[by
 
 def _cell_key_of_note(note_key: bytes) -> bytes:
     return note_key[_TS_BYTES:-_TS_BYTES] + _pack(_TS_MAX - _unpack_from(note_key, -_TS_BYTES)[0])
+
+
+def _notes_itself(note_key: bytes) -> bool:
+    """Whether it is the note of a tombstone."""
+    return note_key[:_TS_BYTES] == note_key[-_TS_BYTES:]
 
 
 def _check_length(key: bytes) -> None:

@@ -94,7 +94,8 @@ class MemoryStore:
             while settled < limit and self._note_heap and self._note_heap[0][0] <= horizon:
                 note = heappop(self._note_heap)
                 self._notes.remove(note)
-                self._delete(note[1], note[2])
+                superseding_ts, key, commit_ts = note
+                self._delete(key, commit_ts, tombstone_only=superseding_ts == commit_ts)
                 settled += 1
         return settled
 
@@ -155,11 +156,13 @@ class MemoryStore:
         else:
             versions.insert(position, cell)
 
-    def _delete(self, key: bytes, commit_ts: int) -> None:
+    def _delete(self, key: bytes, commit_ts: int, *, tombstone_only: bool = False) -> None:
         """A version that is not there is passed over: it was dropped with its table."""
         versions = self._versions.get(key, [])
         position = bisect_left(versions, commit_ts, key=_commit_ts)
         if position < len(versions) and versions[position].commit_ts == commit_ts:
+            if tombstone_only and versions[position].value is not None:
+                return
             del versions[position]
             if not versions:
                 del self._versions[key]

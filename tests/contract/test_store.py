@@ -264,6 +264,14 @@ class StoreContract:
         assert store.max_key(TABLE, END) is None
         assert store.stat()["cells"] == 0
 
+    def test_a_value_in_the_place_of_a_tombstone_stays(self, store: Store) -> None:
+        """One slot of a step removes a row, a checkpoint comes, and another slot brings the row back."""
+        put(store, [Cell(key(1), 10, b"a"), Cell(key(1), 20, None)], [(20, key(1), 10), (20, key(1), 20)])
+        put(store, [Cell(key(1), 20, b"b")])
+        assert store.prune(20, 10) == 2
+        assert store.get(key(1), NOW) == Cell(key(1), 20, b"b")
+        assert store.stat()["cells"] == 1
+
     def test_a_tombstone_goes_after_the_versions_that_it_hides(self, store: Store) -> None:
         put(store, [Cell(key(1), 10, b"a"), Cell(key(1), 20, None)], [(20, key(1), 20), (20, key(1), 10)])
         assert store.prune(20, 1) == 1
@@ -471,7 +479,8 @@ class TestMemoryStore(StoreContract):
     def test_many_keys_stay_in_order_through_splits_and_removals(self) -> None:
         store = MemoryStore()
         numbers = [(n * 7919 + 5_000) % 10_007 for n in range(10_007)]
-        put(store, [Cell(key(n), 10, b"x") for n in numbers], [(10, key(n), 10) for n in numbers if n % 3])
+        cells = [Cell(key(n), 10, None if n % 3 else b"x") for n in numbers]
+        put(store, cells, [(10, key(n), 10) for n in numbers if n % 3])
         assert [cell.key for cell in store.scan(TABLE, END, 10, 20_000)] == [key(n) for n in range(10_007)]
         assert store.max_key(TABLE, key(5_000)) == key(4_999)
         assert store.prune(10, 20_000) == 6_671

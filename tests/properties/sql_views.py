@@ -232,6 +232,7 @@ class ViewMaker(Expressions):
         if APPROXIMATE in kinds or not self.chance(0.15):
             return ""
         self.uses("distinct")
+        self.merges(*kinds)
         return "DISTINCT "
 
     def limited(self, made: Made, columns: Sequence[Col] = ()) -> Made:
@@ -301,7 +302,14 @@ class ViewMaker(Expressions):
                 keys.append(key)
         if keys:
             self.uses("group by")
+            self.merges(*(key.kind for key in keys))
         return keys
+
+    def merges(self, *kinds: str) -> None:
+        """Equal values become one: of computed numbers, such as 2 - 2 and 2.5 - 2.5, that means several scales."""
+        computed = "arithmetic" in self.features or any("arithmetic" in view.features for view in self.views)
+        if computed and NUM in kinds:
+            self.uses(SEVERAL_SCALES)
 
     def group_item(self, key: Col, outputs: Sequence[Col]) -> str:
         """The key as GROUP BY names it: itself, or the place or name of an output."""
@@ -357,6 +365,8 @@ class ViewMaker(Expressions):
             name = rng.choice(("VARIANCE", "VAR_POP", "VAR_SAMP", "STDDEV", "STDDEV_POP", "STDDEV_SAMP"))
             self.uses("variance")
         self.uses(f"{name.lower()} distinct" if distinct and name in ("COUNT", "SUM", "AVG") else name.lower())
+        if name in ("MIN", "MAX"):
+            self.merges(column.kind)
         text = f"{name}({'DISTINCT ' if distinct else ''}{argument}){self.filter(columns)}"
         return Col(text, _aggregate_kind(name, column.kind))
 
@@ -560,7 +570,7 @@ class ViewMaker(Expressions):
         if self.chance(0.15):
             word = "<> ALL" if negated else "= ANY"
             return f"{one.ref} {word} (SELECT {two.ref} FROM {inner.sql}{where})"
-        if not extra and self.chance(0.25):
+        if not extra and self.chance(0.4):
             self.uses("in of a grouped subquery")
             having = " HAVING COUNT(*) > 1" if self.chance(0.5) else ""
             query = f"SELECT {two.ref} FROM {inner.sql} GROUP BY {two.ref}{having}"

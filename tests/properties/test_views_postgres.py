@@ -53,6 +53,8 @@ PARTS = 4
 FEATURE_MIN = {"dev": 0, "full": 1, "soak": 20}[PROFILE]
 #: Of the views: those that the engine may refuse and does refuse. More would mean that it refuses too much.
 REFUSED_SHARE_MAX = 0.08
+#: So many more may come together in a small sample.
+REFUSED_BY_CHANCE_MAX = 3
 #: Every so many cases the database is a directory, and is opened again from a copy.
 DIRECTORY_EVERY = 16
 #: Every so many cases are looked at more closely: see `Run`.
@@ -501,7 +503,7 @@ def test_views_have_the_rows_of_postgres(part: int, postgres: Postgres, tmp_path
             break
     seconds = time.monotonic() - started
     print(f"{seen.views} view-histories, {seen.steps} steps, {seen.rows} rows, {seen.refused} refused, {seconds:.0f} s")
-    assert seen.refused <= REFUSED_SHARE_MAX * seen.views
+    assert seen.refused <= REFUSED_SHARE_MAX * seen.views + REFUSED_BY_CHANCE_MAX
     missing = {feature: seen.features[feature] for feature in FEATURES if seen.features[feature] < FEATURE_MIN}
     assert not missing, f"too few views with {missing}"
     assert seen.rows > seen.steps, "a view has more than one row on average"

@@ -160,6 +160,10 @@ def test_explain_names_every_look_up_and_its_index(db: vt.Database) -> None:
     text = view.explain()
     for part in ("change of events", "change of products", "primary key (id = ", "index (product = "):
         assert part in text and part in planned
+    assert text.splitlines()[-1] == (
+        "evaluators: not measured yet (columnar input): rows; not measured yet (row-wise input): rows"
+    )
+    assert "evaluators" not in planned
 
 
 def test_verify_reports(db: vt.Database) -> None:
@@ -363,7 +367,7 @@ def test_an_insert_does_not_end_the_pin_of_a_view_that_is_being_computed(
     """The builder reads at one timestamp to its end, whatever numbers its readers have."""
     tx = db.transaction()
     monkeypatch.setattr(build, "_builders", itertools.count(tx._reader))
-    first_contents = build._first_contents
+    first_contents = build.first_contents
 
     def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
         engine.checkpoint()
@@ -382,7 +386,7 @@ def test_an_insert_does_not_end_the_pin_of_a_view_that_is_being_computed(
             vt.Transaction.insert(tx, "events", _event(2))
 
     monkeypatch.setattr(tx, "insert", insert)
-    monkeypatch.setattr(build, "_first_contents", interrupted)
+    monkeypatch.setattr(build, "first_contents", interrupted)
     view = db.create_view("v", "SELECT category, SUM(cost) AS cost FROM events GROUP BY category")
     tx.rollback()
     report = view.verify()
@@ -432,7 +436,7 @@ def test_a_view_row_that_a_writer_emptied_while_it_was_computed_is_stored(
 ) -> None:
     """Ahead of the builder a row is deleted and inserted again, so that its view row is empty when a checkpoint stores
     it; then the builder adds its part at the same timestamp. Pruning the empty version must not take the full one."""
-    first_contents = build._first_contents
+    first_contents = build.first_contents
 
     def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
         with db.transaction() as tx:
@@ -442,7 +446,7 @@ def test_a_view_row_that_a_writer_emptied_while_it_was_computed_is_stored(
         engine.checkpoint()
         yield from first_contents(engine, view, at)
 
-    monkeypatch.setattr(build, "_first_contents", interrupted)
+    monkeypatch.setattr(build, "first_contents", interrupted)
     view = db.create_view("plain", "SELECT id, cost FROM events")
     for _ in range(2):
         _forget(db)
@@ -485,7 +489,7 @@ def test_a_view_row_that_was_stored_while_it_was_computed_does_not_come_back(
 ) -> None:
     """The builder's versions are not logged, so they may be above the timestamp of the checkpoint that stores them.
     What they supersede must be gone from the store before they are."""
-    first_contents = build._first_contents
+    first_contents = build.first_contents
 
     def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
         with db.transaction() as tx:
@@ -497,7 +501,7 @@ def test_a_view_row_that_was_stored_while_it_was_computed_does_not_come_back(
         db.create_table("t", {"id": int, "a": int}, key="id")
         with db.transaction() as tx:
             tx.insert("t", {"id": 1, "a": 1})
-        monkeypatch.setattr(build, "_first_contents", interrupted)
+        monkeypatch.setattr(build, "first_contents", interrupted)
         db.create_view("v", "SELECT id, a FROM t")
         with db.transaction() as tx:
             tx.delete("t", 1)

@@ -143,7 +143,8 @@ def test_the_builder_and_sql_make_the_same_view(db: vt.Database) -> None:
     assert built.verify().ok and written.verify().ok
     assert built.explain().partition("\n")[2] == written.explain().partition("\n")[2]
     assert built.status().sql
-    assert db.explain_view(SUMS).partition("\n")[2] == built.explain().partition("\n")[2]
+    # A view that exists also says what the evaluators cost.
+    assert db.explain_view(SUMS).splitlines()[1:] == built.explain().splitlines()[1:-1]
 
 
 @pytest.mark.parametrize("kind", ["left", "right", "full"])

@@ -26,6 +26,7 @@ from viewtide.changetables.evaluators import choice
 from viewtide.changetables.evaluators.choice import COLUMNAR, COLUMNS, ROW_WISE, ROWS, Costs
 from viewtide.changetables.evaluators.columns import ColumnsTerm
 from viewtide.changetables.evaluators.kernels import VECTORISED
+from viewtide.changetables.explain import explain
 from viewtide.changetables.expressions import OPERATORS
 from viewtide.changetables.numbers import DECIMAL_NAN
 from viewtide.changetables.plan import Asking, Contribution, ViewPlan
@@ -590,6 +591,7 @@ def test_the_cheaper_one_is_taken_and_shown(rows_s: float, columns_s: float, cho
         for _ in range(3):
             assert written(memory.run(plan.contribute_columns(0, 0, columns))) == expected
             assert written(memory.run(plan.contribute_from(0, 0, rows, None))) == expected
+    assert explain(plan, {}, measured=True).splitlines()[-1].startswith("evaluators: rows: ")
     first, second = plan.evaluator_choice().splitlines()
     assert first.startswith("rows: ") and first.endswith(f"us/row (columnar input): {chosen}")
     assert second.startswith("rows: ") and second.endswith(f"us/row (row-wise input): {chosen}")

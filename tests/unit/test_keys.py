@@ -19,6 +19,8 @@ from viewtide.changetables.keys import (
     TABLE_ID_MAX,
     TABLE_PREFIX_BYTES,
     KeyCodec,
+    OrderedKeyCodec,
+    ViewKeyCodec,
     index_codec,
     key_codec,
     prefix_stop,
@@ -207,6 +209,90 @@ def test_values_that_cannot_be_packed_are_data_errors() -> None:
         key_codec(TABLE_ID, [(types.INT, False)]).encode((2**63,))
     with pytest.raises(DataError, match="surrogates"):
         key_codec(TABLE_ID, [(types.STR, False)]).encode(("\ud800",))
+
+
+# --- integers of any size: sums in views ---
+
+#: Around the ends of 64 bits, and far beyond.
+wide_integers = st.one_of(
+    st.integers(),
+    st.integers(-3, 3),
+    *(st.integers(edge - 3, edge + 3) for edge in (types.INT_MIN, types.INT_MAX, -(2**71), 2**71, 2**128)),
+)
+wide_rows = st.tuples(wide_integers, st.none() | wide_integers, texts)
+WIDE_COLUMNS = [(types.INT, False), (types.INT, True), (types.STR, False)]
+
+
+@given(wide_rows, wide_rows)
+@settings(deadline=None, max_examples=300)
+@example((types.INT_MAX, 1, ""), (types.INT_MAX + 1, None, ""))
+@example((types.INT_MIN, 1, ""), (types.INT_MIN - 1, None, ""))
+def test_integers_of_any_size_keep_their_order_in_views(left: tuple[Value, ...], right: tuple[Value, ...]) -> None:
+    codec = ViewKeyCodec(TABLE_ID, WIDE_COLUMNS)
+    assert_same_order(codec, left, right)
+    assert codec.decode(codec.encode(left)) == left
+    assert codec.encode_short(left) == codec.look_up(left) == codec.encode(left)
+    assert codec.encode(left).startswith(codec.encode_prefix(left[:1]))
+    assert codec.encode_short(left).startswith(codec.group_prefix(left[:-1]))
+
+
+@given(wide_integers, wide_integers)
+@settings(deadline=None, max_examples=200)
+def test_integers_of_any_size_are_ordered_up_and_down(left: int, right: int) -> None:
+    for descending in (False, True):
+        codec = OrderedKeyCodec(TABLE_ID, [(types.INT, True)], [(descending, False)])
+        one, other = codec.encode_short((left,)), codec.encode_short((right,))
+        assert (one < other) == (left > right if descending else left < right)
+        assert (one == other) == (left == right)
+        assert one < codec.encode_short((None,))
+
+
+def test_integers_of_64_bits_are_as_short_in_views_as_in_tables() -> None:
+    view, table = ViewKeyCodec(TABLE_ID, [(types.INT, False)]), key_codec(TABLE_ID, [(types.INT, False)])
+    for value in (0, 1, -1, 2**31, types.INT_MIN + 1, types.INT_MAX - 1):
+        assert view.encode((value,)) == table.encode((value,))
+    # The two ends say that they are not beyond.
+    assert view.encode((types.INT_MAX,)).hex() == "00000007" + "ff" * 8 + "00000000"
+    assert view.encode((types.INT_MAX + 1,)).hex() == "00000007" + "ff" * 8 + "00000001" + "01"
+    assert view.encode((types.INT_MIN - 1,)).hex() == "00000007" + "00" * 8 + "fffffffe" + "fe"
+
+
+def test_long_groups_of_wide_integers_stand_together() -> None:
+    """Twenty short integers fit into what a group keeps; one of them wide does not."""
+    codec = ViewKeyCodec(TABLE_ID, [(types.INT, False)] * 21)
+    group = (2**80,) + (1,) * 19
+    low, high = (codec.encode_short((*group, last)) for last in (-(2**90), 2**90))
+    prefix = codec.group_prefix(group)
+    assert len(prefix) == INDEX_PREFIX_BYTES_MAX and low < high
+    assert low.startswith(prefix) and high.startswith(prefix)
+
+
+def test_a_wide_integer_is_in_no_table() -> None:
+    """Tables have integers of 64 bits: what is looked up beyond is nowhere, not even near the ends."""
+    codec, index = key_codec(TABLE_ID, [(types.INT, False), (types.STR, False)]), index_codec(TABLE, TABLE.indexes[0])
+    start, stop = table_range(TABLE_ID)
+    for value in (2**63, -(2**63) - 1):
+        key = codec.look_up((value, "a"))
+        assert start < key < stop and len(key) > KEY_BYTES_MAX
+        assert len(index.prefix((value,))) > KEY_BYTES_MAX
+    assert codec.look_up((5, "a")) == codec.encode((5, "a"))
+
+
+def test_index_entries_of_views_take_integers_of_any_size() -> None:
+    view = Table(9, "v", (Column("s", types.INT), Column("k", types.STR)), (1,), (Index(21, (0,)),), view=True)
+    codec, key = index_codec(view, view.indexes[0]), ViewKeyCodec(9, [(types.STR, True)]).encode(("a",))
+    values: list[int | None] = [-(2**70), types.INT_MIN, 0, types.INT_MAX, 2**70, None]
+    entries = [codec.entry((value, "a"), key) for value in values]
+    assert entries == sorted(entries)
+    for value, entry in zip(values, entries, strict=True):
+        assert codec.prefix_and_entry((value, "a"), key) == (codec.prefix((value,)), entry)
+        assert codec.prefix_of((value, "a")) == codec.prefix((value,)) and entry.startswith(codec.prefix((value,)))
+
+
+@pytest.mark.parametrize("tail", ["", "00", "00000002", "0000000201"])
+def test_a_wide_integer_that_is_cut_off_does_not_decode(tail: str) -> None:
+    with pytest.raises(OperationalError):
+        ViewKeyCodec(TABLE_ID, [(types.INT, False)]).decode(bytes.fromhex("00000007" + "ff" * 8 + tail))
 
 
 @pytest.mark.parametrize("damage", [b"\x00", b"\x00\x00\x00\x07\x80", b"\x00\x00\x00\x07" + b"\x80" * 9])

@@ -150,6 +150,8 @@ VIEWS = {
     "selection": "SELECT id, cost FROM events WHERE cost % 2 = 0",
     "join": "SELECT e.id, g.name FROM events e JOIN groups g ON e.grp = g.id",
     "expression_join": "SELECT e.id, g.id AS other FROM events e JOIN groups g ON e.grp + 2 = g.id",
+    "expression_of_two_join": "SELECT q.id, h.id AS other FROM (SELECT e.id, e.grp + 0 * g.weight AS s"
+    " FROM events e JOIN groups g ON e.grp = g.id) q JOIN groups h ON h.id = q.s",
     "left_join": "SELECT e.id, g.name FROM events e LEFT JOIN groups g ON e.grp = g.id",
     "full_join": "SELECT e.id, g.name FROM events e FULL JOIN groups g ON e.grp = g.id AND e.cost > g.weight",
     "anti_join": "SELECT id FROM groups g"

@@ -9,7 +9,7 @@ import pytest
 import viewtide as vt
 from tests.propagation import Folded, Memory
 from viewtide.changetables.algebra import Field, Filter, Join, Output, Project, Relation, Scan
-from viewtide.changetables.branches import is_hidden
+from viewtide.changetables.branches import BRANCHES_MAX, is_hidden
 from viewtide.changetables.errors import (
     DataError,
     IntegrityError,
@@ -462,6 +462,43 @@ def test_a_join_without_equality_is_refused() -> None:
     below = Call("<", (ColumnRef(0, 0, "id", INT, False), ColumnRef(0, 4, "id", INT, False)), BOOL)
     with pytest.raises(UnsupportedView, match="joins without any equality"):
         over(Filter(product, below))
+
+
+def test_an_expression_over_two_tables_joins_by_their_stored_join() -> None:
+    query = (
+        "(SELECT e.id, e.cost + p.category AS s FROM events e JOIN products p ON e.product = p.id WHERE e.cost > 0) q"
+    )
+    memory = opened(f"SELECT q.id, s.id AS shop FROM {query} JOIN shops s ON s.id = q.s")
+    [hidden] = [name for name in memory.tables.views if name != "v"]
+    assert memory.tables.views[hidden].plan.sources == ("events", "products")
+    text = memory.explain("v")
+    assert "inner view 1 by index (column" in text and "shops s by primary key (id = inner view 1.column" in text
+    memory.put("shops", *((number, "x") for number in range(8)))
+    memory.put("products", (1, 2), (2, 3))
+    memory.put("events", (1, 1, 1, 5), (2, 2, 1, 4), (3, 2, 1, -1), (4, 2, 1, 7))
+    commit(memory)
+    assert sorted(memory.outputs("v")) == [(1, 7), (2, 7)]
+
+
+def test_a_row_of_values_connects_what_is_joined_with_it() -> None:
+    memory = opened(
+        "SELECT e.id, p.id AS product FROM (VALUES (1), (2)) AS v (k) JOIN events e ON e.shop = v.k"
+        " JOIN products p ON p.category = v.k"
+    )
+    assert memory.plan("v").needed_indexes == (("products", (1,)), ("events", (2,)))
+    memory.put("products", (1, 1), (2, 2), (3, 3))
+    memory.put("events", (1, 1, 1, 1), (2, 1, 1, 1), (3, 1, 2, 1), (4, 1, 3, 1))
+    commit(memory)
+    assert sorted(memory.outputs("v")) == [(1, 1), (2, 1), (3, 2)]
+    with pytest.raises(UnsupportedView, match="joins without any equality"):
+        opened("SELECT 1 AS one FROM events e, products p WHERE e.shop = 1 AND p.category = 2")
+
+
+def test_values_beyond_the_limit_belong_into_a_table() -> None:
+    rows = ", ".join(f"({number})" for number in range(BRANCHES_MAX + 1))
+    with pytest.raises(UnsupportedView, match="VALUES with more than 64 rows") as caught:
+        opened(f"SELECT a FROM (VALUES {rows}) AS v (a)")
+    assert caught.value.hint == "put the rows into a table, and read them from there"
 
 
 def test_many_tables_around_one_are_looked_up_in_several_stages() -> None:

@@ -149,7 +149,12 @@ def test_after_an_error_a_transaction_takes_only_its_end(db: vt.Database) -> Non
 
 def test_d_lists_tables_and_views(db: vt.Database) -> None:
     run = Run(db, "CREATE TABLE t (a int);\nCREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t;\n\\d\n")
-    assert run.out[2:] == [" name | kind", "------+-------------------", " t    | table", " v    | materialized view"]
+    assert run.out[2:] == [
+        " name | kind              | refresh | lag ms",
+        "------+-------------------+---------+--------",
+        " t    | table             |         |",
+        " v    | materialized view | sync    | 0",
+    ]
 
 
 def test_d_describes_a_table(db: vt.Database) -> None:
@@ -175,8 +180,18 @@ CREATE INDEX ta ON t (a);
 
 
 def test_d_describes_a_view(db: vt.Database) -> None:
-    run = Run(db, "CREATE TABLE t (a int);\nCREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t;\n\\d v")
-    assert run.out[2:] == ["materialized view v, refresh sync", "SELECT count(*) AS n FROM t"]
+    sql = "SELECT a, count(*) AS n, avg(b) AS mean FROM t GROUP BY a, c"
+    run = Run(db, f"CREATE TABLE t (a int, b numeric(5,2), c text);\nCREATE MATERIALIZED VIEW v AS {sql};\n\\d v")
+    assert run.out[2:] == [
+        "materialized view v, refresh sync",
+        " column | type    | nullable",
+        "--------+---------+----------",
+        " a      | integer | yes",
+        " n      | integer | no",
+        " mean   | numeric | yes",
+        "key (a, c)",
+        sql,
+    ]
 
 
 def test_d_of_an_unknown_name(db: vt.Database) -> None:
@@ -246,6 +261,8 @@ def test_json_output(db: vt.Database) -> None:
 def test_json_says_when_rows_are_left_out(db: vt.Database) -> None:
     run = Run(db, "VALUES (1), (2), (3);", as_json=True, limit=1)
     assert json.loads(run.out[0]) == {"rowcount": 3, "columns": ["column1"], "rows": [[1]], "shown": 1}
+    assert run.err == ["1 of 3 rows are printed; --limit 0 prints all"]
+    assert Run(db, "VALUES (1), (2), (3);", as_json=True).err == []
 
 
 @pytest.mark.parametrize(
@@ -296,6 +313,22 @@ def test_the_command_line_runs_statements() -> None:
     result = CliRunner().invoke(app, ["sql", "-c", "SELECT 1 + 1 AS two", "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"rowcount": 1, "columns": ["two"], "rows": [[2]]}
+
+
+def test_json_has_all_rows_unless_a_limit_is_given() -> None:
+    """Whoever reads JSON is a program, which takes what it gets for all there is."""
+    doubled = ", ".join(f"({number})" for number in range(1_001))
+    statement = f"SELECT * FROM (VALUES {doubled}) AS v (a)"
+
+    def printed(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["sql", "-c", statement, *arguments])
+        assert result.exit_code == 0
+        return result.stdout
+
+    assert len(json.loads(printed("--json"))["rows"]) == 1_001
+    assert json.loads(printed("--json", "--limit", "2"))["rows"] == [[0], [1]]
+    assert printed().endswith("(1000 of 1001 rows; --limit shows more)\n")
+    assert printed("--limit", "0").endswith("(1001 rows)\n")
 
 
 def test_the_exit_code_tells_of_errors() -> None:

@@ -550,7 +550,7 @@ def test_a_view_that_others_are_being_made_from_is_not_repaired(monkeypatch: pyt
     with vt.connect("memory:") as db:
         _fill(db, "filtered", "groups")
         _take(db, "filtered")
-        first_contents = build._first_contents
+        first_contents = build.first_contents
         refused = []
 
         def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
@@ -560,7 +560,7 @@ def test_a_view_that_others_are_being_made_from_is_not_repaired(monkeypatch: pyt
             assert db.view("groups").repair().ok
             yield from first_contents(engine, view, at)
 
-        monkeypatch.setattr(build, "_first_contents", interrupted)
+        monkeypatch.setattr(build, "first_contents", interrupted)
         db.create_view("late", "SELECT n, p FROM filtered")
         monkeypatch.undo()
         assert refused == [True]
@@ -676,3 +676,57 @@ def test_many_differences_are_counted_and_the_first_are_shown(shop: vt.Database)
     report = shop.view("plain").repair()
     assert report.repaired == report.rows_differing == len(gone) and len(report.differences) == DIFFERENCES_MAX
     _check_all(shop)
+
+
+# --- definitions that have no value
+
+
+def _dividing(db: vt.Database) -> None:
+    db.create_table("t", {"id": int, "g": int, "x": int}, key="id")
+    db.create_table("u", {"id": int, "k": int}, key="id")
+
+
+def test_a_right_view_over_what_cannot_be_computed_is_right() -> None:
+    """The inner query has no value for a group that nobody joins with: the view has all its rows, but the oracle, which
+    evaluates the inner query whole, has none."""
+    sql = "SELECT u.id, q.a FROM u JOIN (SELECT g, 1 / MIN(x) AS a FROM t GROUP BY g) q ON u.k = q.g"
+    with vt.connect("memory:") as db:
+        _dividing(db)
+        view = db.create_view("v", sql)
+        with db.transaction() as tx:
+            tx.insert("t", [{"id": 1, "g": 1, "x": 1}, {"id": 2, "g": 2, "x": 0}])
+            tx.insert("u", {"id": 1, "k": 1})
+        assert view.rows() == [{"id": 1, "a": 1}]
+        for report in (view.verify(), view.repair()):
+            assert report.ok and report.differences == () and report.rows_checked == 1
+            assert report.note == "not evaluated by the oracle, too: division by zero"
+        out, err = io.StringIO(), io.StringIO()
+        assert run_verify(db, ["v"], repair=False, as_json=False, out=out, err=err)
+        assert "v: not evaluated by the oracle, too: division by zero" in err.getvalue() + out.getvalue()
+        out = io.StringIO()
+        assert run_verify(db, ["v"], repair=False, as_json=True, out=out, err=err)
+        assert json.loads(out.getvalue())[0]["note"] == report.note
+        with db.transaction() as tx:
+            tx.delete("t", 2)
+        assert view.verify().note == ""
+
+
+def test_a_view_over_damage_that_has_no_value_says_which_row() -> None:
+    with vt.connect("memory:") as db:
+        _dividing(db)
+        below = db.create_view("below", "SELECT g, 100 / SUM(x) AS share FROM t GROUP BY g")
+        above = db.create_view("above", "SELECT share, COUNT(*) AS n FROM below GROUP BY share")
+        with db.transaction() as tx:
+            tx.insert("t", [{"id": 1, "g": 1, "x": 5}, {"id": 2, "g": 2, "x": 10}])
+        view = _view(db, "below")
+        key, state = _states(db, "below")[1]
+        # No writer can do this, so it is done behind their backs: the sum is 0, the count is not.
+        damaged = (*state[:-1], 0)
+        assert state[-1] == 10
+        view.versions.put_many([(key, state, damaged)], db._engine.ltm.horizon.durable_ts)
+        for report in (above.verify(), above.repair()):
+            assert not report.ok
+            assert [str(each) for each in report.differences] == [
+                "above: cannot be computed: view 'below', row (2,): division by zero"
+            ]
+        assert below.repair().ok and above.repair().ok and above.verify().ok

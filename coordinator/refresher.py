@@ -1,0 +1,695 @@
+"""Drives the view maintenance system in this process: one thread that makes the steps of all deferred views.
+
+It works in slices under the engine's lock and lets the writers go on between them. That is faster for both than running
+beside them: a Python thread that computes keeps the interpreter for milliseconds whenever a writer comes back from its
+disk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..changetables.errors import Error, OperationalError, StaleRead
+from ..changetables.evaluators.choice import MEASURED_ROWS_MIN, has_columns, load_columns
+from ..changetables.types import Row
+from ..ltm.driver import same_row
+from ..ltm.outputs import CommitRecord, Write
+from ..ltm.steps import Dropped, Opened, Published, Refreshed, StepId, StepRecord
+from ..ltm.tables import TableRows, Tables, ViewRows
+from .batch import batch_refresh
+from .embedded import Engine
+from .hot_groups import HotGroups
+from .turns import SLICE_MS, Turns
+from .vms.groups import Group, groups_of
+from .vms.managers import ViewManagers
+from .vms.scheduler import Cost, Schedule, Scheduler
+from .vms.stepping import Changes, Pause, Persist, Progress, Show, Stepping, Work
+from .vms.subsystem import Subsystem, changes_of
+from .vms.view_manager import ViewManager
+
+#: Changed rows of one step, about: it bounds memory and the time to the next watermark. A view that is further behind
+#: makes several steps.
+STEP_ROWS_MAX = 200_000
+#: What a view may be behind before its log records are given up and it is refreshed by a batch, unless it says so.
+BACKLOG_ROWS_MAX = 5_000_000
+BACKLOG_BYTES_MAX = 1 << 30
+#: How often the backlogs are looked at.
+LOOK_MS = 1_000.0
+#: A slot that so many view managers died over is a failure.
+WORKERS_MAX = 100
+
+LTM_NAME = "ltm-1"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """What a deferred view's group is doing. `state`: live, held, needs batch refresh, failing. `names`: the views of
+    users in it."""
+
+    state: str
+    names: tuple[str, ...]
+    watermark: int
+    schedule: Schedule
+    backlog_rows: int
+    backlog_bytes: int
+
+
+class Logged(NamedTuple):
+    """Changes that were read again from the log, by source: all above W0 up to a timestamp. `stopped_lsn`: there would
+    have been more, from this flush on."""
+
+    by_source: dict[int, list[Sequence[tuple[object, ...]]]]
+    up_to: int
+    stopped_lsn: int | None
+
+    def and_then(self, later: Logged) -> Logged:
+        """With what was read from where this ends."""
+        both = {source_id: list(rows) for source_id, rows in self.by_source.items()}
+        for source_id, rows in later.by_source.items():
+            both.setdefault(source_id, []).extend(rows)
+        return Logged(both, later.up_to, later.stopped_lsn)
+
+
+class Refresher:
+    """Deferred views of one engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        view_managers: int,
+    ) -> None:
+        self._engine = engine
+        self._ltm = engine.ltm
+        #: Tests let the process die at named points of a step.
+        self.on_point: Callable[[str], None] | None = None
+        self.managers = ViewManagers(view_managers, LTM_NAME)
+        self.managers.await_marker = self._await_marker
+        self._subsystem = Subsystem()
+        self._scheduler = Scheduler()
+        self._turns = Turns(engine.ltm.lock)
+        self.hot_groups = HotGroups()
+        #: Guards what follows; a thread that holds the engine's lock may take it, not the other way round.
+        self._state = threading.Condition()
+        self._groups: dict[int, Group] = {}
+        self._by_name: dict[str, int] = {}
+        self._watched: dict[int, tuple[int, ...]] = {}
+        self._open: dict[StepId, Progress] = {}
+        self._running: int | None = None
+        #: Log bytes and changed rows when a group was last at its watermark.
+        self._marks: dict[int, tuple[int, int]] = {}
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._hungry = False
+        self._closing = False
+        self._failure: BaseException | None = None
+
+    # -- life
+
+    def start(self) -> None:
+        """After recovery: read the log from where the views are, finish what was begun."""
+        with self._ltm.lock:
+            self._adopt()
+            positions = [position for position in self._ltm.positions.values() if position is not None]
+            if positions:
+                self._idle_forward(self._read_log(min(positions)))
+            self._engine.on_catalog = self.adopted
+        self._start_thread()
+
+    def _read_log(self, position: int) -> dict[int, int]:
+        """Hear of everything again. Returns, for each group that has changes to take in, the commit_ts of the first."""
+        firsts: dict[int, int] = {}
+        lowest = min(group.watermark for group in self._groups.values())
+        self._subsystem = Subsystem()
+        self._subsystem.watch({each for ids in self._watched.values() for each in ids}, lowest)
+        for _, record in self._ltm.read_log(position):
+            match record:
+                case CommitRecord():
+                    self._subsystem.feed(record)
+                    self._note_firsts(record, firsts)
+                case Opened():
+                    self._open[record.id] = Progress(record)
+                case Published() | Dropped():
+                    self._open.pop((record.views[0], record.w1), None)
+                case _:
+                    if record.step in self._open:
+                        self._open[record.step].note(record)
+        live = {group.ids for group in self._groups.values()}
+        self._open = {key: each for key, each in self._open.items() if each.opened.views in live}
+        self._forget_passed()
+        return firsts
+
+    def _note_firsts(self, record: CommitRecord, firsts: dict[int, int]) -> None:
+        for key, group in self._groups.items():
+            if key not in firsts and record.commit_ts > group.watermark and changes_of(record, self._watched[key]):
+                firsts[key] = record.commit_ts
+
+    def _idle_forward(self, firsts: Mapping[int, int]) -> None:
+        """A watermark that moved while nothing changed was not logged; it must not go back."""
+        busy = {each.opened.views[0] for each in self._open.values()}
+        for key, group in self._groups.items():
+            if key in busy:
+                continue
+            first = firsts.get(key)
+            forward = self._engine.draw_ts() if first is None else first - 1
+            if group.ready and forward > group.watermark and self._ltm.positions.get(key) is not None:
+                position = self._ltm.last_lsn if first is None else self._ltm.positions[key]
+                self._ltm.set_watermarks(group.ids, forward, position)
+
+    def _start_thread(self) -> None:
+        if self._thread is None and self._groups and not self._closing:
+            self._thread = threading.Thread(target=self._run, name="viewtide-refresher", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        with self._state:
+            self._closing = True
+            self._state.notify_all()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # -- the catalog
+
+    def adopted(self) -> None:
+        """There is a new catalog. The caller holds the engine's lock."""
+        self._adopt()
+        self._start_thread()
+        self._wake.set()
+
+    def _adopt(self) -> None:
+        tables = self._ltm.tables
+        groups = {group.key: group for group in groups_of(tables)}
+        watched = {key: _watched(group, tables) for key, group in groups.items()}
+        with self._state:
+            self._groups, self._watched = groups, watched
+            self._by_name = {rows.view.name: key for key, group in groups.items() for rows in group.views}
+            self._scheduler.adopt(groups.values())
+            self._state.notify_all()
+        self._subsystem.watch({each for ids in watched.values() for each in ids}, self._ltm.horizon.durable_ts)
+        self._ltm.feed = self._feed if groups else None
+        for key in groups:
+            self._marks.setdefault(key, (self._ltm.log_bytes, self._subsystem.total(watched[key])))
+        self._marks = {key: mark for key, mark in self._marks.items() if key in groups}
+        self.hot_groups.keep(each for group in groups.values() for each in group.ids)
+
+    def _feed(self, record: CommitRecord) -> None:
+        if self._subsystem.feed(record) and self._hungry:
+            self._wake.set()
+
+    @contextmanager
+    def held(self, names: Iterable[str]) -> Iterator[None]:
+        """No step of these views' groups is open or begins meanwhile."""
+        with self._state:
+            keys = self._keys(names)
+            schedules = [self._scheduler.schedules[key] for key in keys]
+            for schedule in schedules:
+                schedule.held += 1
+            while self._running in keys or any(self._open_step(key) for key in keys):
+                if self._closing or self._failure is not None:
+                    break
+                self._state.wait(1)
+        try:
+            yield
+        finally:
+            with self._state:
+                for schedule in schedules:
+                    schedule.held -= 1
+                self._state.notify_all()
+            self._wake.set()
+
+    def _await_marker(self) -> None:
+        with self._state:
+            running = self._running
+            while running is not None and self._running == running and not self._closing:
+                self._state.wait(1)
+
+    # -- what others want
+
+    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float) -> int:
+        """Wait until a deferred view's watermark is at `wanted_ts` or above it; returns the watermark."""
+        give_up = time.monotonic() + timeout_ms / 1000
+        with self._state:
+            failures = self._failures_of(name)
+            while True:
+                group = self._group_of(name)
+                if group.watermark >= wanted_ts:
+                    return group.watermark
+                schedule = self._scheduler.schedules[group.key]
+                if schedule.failures_count > failures:
+                    raise StaleRead(
+                        f"view {name!r} could not be refreshed: {schedule.failure}",
+                        hint="its status shows the failure; mend the data that it names, or change the view",
+                    )
+                if self._closing or self._failure is not None:
+                    raise OperationalError("the database stopped", hint="open it again") from self._failure
+                left_s = give_up - time.monotonic()
+                if left_s <= 0:
+                    raise StaleRead(
+                        f"view {name!r} did not get as far as asked for within {timeout_ms:g} ms",
+                        hint="wait longer, or see its status for what it is doing",
+                    )
+                self._scheduler.request(group.key, wanted_ts)
+                self._wake.set()
+                self._state.wait(left_s)
+
+    def watermark(self, name: str) -> int:
+        """Where a deferred view is."""
+        with self._state:
+            return self._group_of(name).watermark
+
+    @contextmanager
+    def aligned(self, names: Sequence[str], timeout_ms: float) -> Iterator[int]:
+        """The groups of these views at one new watermark. Nobody goes on while the caller makes use of it; views that
+        are not deferred are there anyway."""
+        for name in names:
+            if name in self._by_name:
+                self.wait_for(name, self._ltm.horizon.durable_ts, timeout_ms)
+        # What is left is short, so that writers can wait for it.
+        with self.held(names), self._ltm.lock:
+            self.step_now(names)
+            self._engine.flush_steps()
+            at = self._engine.draw_ts()
+            self.forward(self.members(names), at)
+            yield at
+
+    def recompute(self, names: Iterable[str], timeout_ms: float) -> None:
+        """Have the groups of these views computed anew, by a batch refresh."""
+        names = list(names)
+        with self.held(names), self._ltm.lock:
+            for key in self._keys(names):
+                for view_id in self._groups[key].ids:
+                    self._ltm.positions[view_id] = None
+            now_ts = self._engine.draw_ts()
+        for name in names:
+            self.wait_for(name, now_ts, timeout_ms)
+
+    def _failures_of(self, name: str) -> int:
+        return self._scheduler.schedules[self._group_of(name).key].failures_count
+
+    def _group_of(self, name: str) -> Group:
+        key = self._by_name.get(name)
+        if key is None:
+            raise StaleRead(f"view {name!r} was dropped or switched meanwhile", hint="read it again")
+        return self._groups[key]
+
+    def status(self, name: str) -> GroupStatus:
+        with self._state:
+            group = self._group_of(name)
+            schedule = self._scheduler.schedules[group.key]
+            state = "live"
+            if self._ltm.positions.get(group.key, 0) is None:
+                state = "needs batch refresh"
+            elif schedule.failures_count:
+                state = "failing"
+            elif schedule.held:
+                state = "held"
+            rows, size = self._backlog(group)
+            return GroupStatus(state, group.names, group.watermark, schedule, rows, size)
+
+    def group_key(self, name: str, otherwise: int) -> int:
+        """The same number for views that move together."""
+        return self._by_name.get(name, otherwise)
+
+    def members(self, names: Iterable[str]) -> set[str]:
+        """The names of all views that move together with these, hidden ones and themselves included."""
+        with self._state:
+            groups = [self._groups[key] for key in self._keys(names)]
+            return {rows.view.name for group in groups for rows in group.views}
+
+    def _keys(self, names: Iterable[str]) -> set[int]:
+        return {self._by_name[name] for name in names if name in self._by_name}
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while (group := self._await_due()) is not None:
+                try:
+                    self._make_step(group)
+                finally:
+                    with self._state:
+                        self._running = None
+                        self._state.notify_all()
+        except BaseException as error:  # the engine failed: every caller is answered with that
+            with self._state:
+                self._failure = error
+                self._state.notify_all()
+            if not self._engine.failed:
+                self._engine.fail(error)
+
+    def _await_due(self) -> Group | None:
+        """The next group whose step is to be made; None: the database is closing."""
+        while True:
+            self._wake.clear()
+            with self._state:
+                if self._closing or self._engine.failed:
+                    return None
+                for progress in self._open.values():
+                    group = self._groups[progress.opened.views[0]]
+                    self._running = group.key
+                    return group
+                self._hungry = any(schedule.interval_ms == 0 for schedule in self._scheduler.schedules.values())
+                waiting = [(group, self._pending(group)) for group in self._groups.values() if group.ready]
+                group_due, wait_ms = self._scheduler.next(waiting, self._clock_ms())
+                if group_due is not None:
+                    self._running = group_due.key
+                    return group_due
+            self._look_at_backlogs()
+            self._wake.wait(min(LOOK_MS if wait_ms is None else wait_ms, LOOK_MS) / 1000)
+
+    def _pending(self, group: Group) -> bool:
+        ids = self._watched[group.key]
+        lost = self._ltm.positions.get(group.key) is None
+        return lost or self._subsystem.pending(ids, group.watermark) or self._missing(group)
+
+    def _missing(self, group: Group) -> bool:
+        return self._subsystem.missing_up_to(self._watched[group.key], group.watermark) > group.watermark
+
+    def _clock_ms(self) -> float:
+        return time.monotonic() * 1000
+
+    def _open_step(self, key: int) -> Progress | None:
+        return next((each for each in self._open.values() if each.opened.views[0] == key), None)
+
+    # -- one step
+
+    def _make_step(self, group: Group) -> None:
+        began_ms = self._clock_ms()
+        try:
+            measures = self._may_measure(group)
+            with self._turns:
+                cost = self._step(group, measures)
+        except Exception as error:
+            if self._engine.failed:
+                raise
+            # Whatever it is, it concerns these views only: they stay at their watermark, and say why.
+            failure = str(error) if isinstance(error, Error) else f"unexpected: {error!r}"
+            self._scheduler.failed(group.key, self._clock_ms(), failure)
+        else:
+            self._scheduler.published(group.key, began_ms, cost)
+
+    def step_now(self, names: Iterable[str]) -> None:
+        """Bring held groups to now without letting anybody else go on. The caller holds the engine's lock."""
+        with self._turns.without_pauses():
+            for key in self._keys(names):
+                group = self._groups[key]
+                self._step(group)
+                while self._pending(group):
+                    self._step(group)
+
+    def forward(self, names: Collection[str], ts: int) -> None:
+        """These views are at `ts` too, because nothing changed since. The caller holds the engine's lock."""
+        for key in self._keys(names):
+            ids = [rows.view.id for rows in self._groups[key].views if rows.view.name in names]
+            self._ltm.set_watermarks(ids, ts, self._ltm.last_lsn)
+
+    def _may_measure(self, group: Group) -> bool:
+        """Only large steps of views with a target lag: to measure takes longer than writers should wait."""
+        last = self._scheduler.schedules[group.key].last
+        if group.mode.target_ms is None or last is None or last.rows_count < MEASURED_ROWS_MIN or not has_columns():
+            return False
+        load_columns()  # it takes a while, and nobody waits for it here
+        return True
+
+    def _step(self, group: Group, measures: bool = False) -> Cost:
+        ltm = self._ltm
+        running = _Running(self, group, ltm.tables)
+        running.measures = measures
+        resumed = self._open_step(group.key)
+        if resumed is not None:
+            running.logged = Logged({}, resumed.opened.w0, None)
+            return running.run(resumed, resumed=True)
+        if ltm.positions.get(group.key) is None:
+            return self._batch(group)
+        w0 = group.watermark
+        if not self._pending(group):
+            ltm.set_watermarks(group.ids, self._engine.draw_ts(), ltm.last_lsn)
+            return Cost(0, 0, 0.0, 0.0, 0.0, 0.0)
+        w1, position, running.logged = self._choose_w1(group, w0)
+        opened = Opened(group.ids, w0, w1, self.managers.ring(), position)
+        return running.run(Progress(opened), resumed=False)
+
+    def _choose_w1(self, group: Group, w0: int) -> tuple[int, int, Logged]:
+        """Where the step ends, a place in the log after which all later changes come, and the changes that are not in
+        memory any more."""
+        ltm, ids = self._ltm, self._watched[group.key]
+        position = ltm.positions[group.key]
+        assert position is not None, "a group without a position is refreshed by a batch"
+        logged = Logged({}, w0, None)
+        # Writers go on meanwhile, and more may be left to the log.
+        while (up_to := self._subsystem.missing_up_to(ids, logged.up_to)) > logged.up_to:
+            more = self.read_changes(ids, position, logged.up_to, up_to, STEP_ROWS_MAX)
+            logged = logged.and_then(more)
+            if more.stopped_lsn is not None:
+                return more.up_to, more.stopped_lsn - 1, logged
+        now_ts = self._engine.draw_ts()
+        w1 = self._subsystem.limit(ids, logged.up_to, now_ts, STEP_ROWS_MAX)
+        return w1, ltm.last_lsn if w1 == now_ts else position, logged
+
+    def read_changes(
+        self, ids: Collection[int], position: int, above: int, up_to: int, rows_max: float = float("inf")
+    ) -> Logged:
+        """What these tables and views did in above < commit_ts <= up_to, from the log, or the first `rows_max` rows of
+        it. `position`: a place in the log before that."""
+        found: dict[int, list[Sequence[tuple[object, ...]]]] = {}
+        rows_count = 0
+        for lsn, record in self._ltm.read_log(position):
+            if not isinstance(record, CommitRecord) or record.commit_ts <= above:
+                continue
+            if record.commit_ts > up_to:
+                break
+            for source_id, rows in changes_of(record, ids):
+                found.setdefault(source_id, []).append(rows)
+                rows_count += len(rows)
+            if rows_count >= rows_max:
+                return Logged(found, record.commit_ts, lsn)
+            self._turns.pause()
+        return Logged(found, up_to, None)
+
+    def _batch(self, group: Group) -> Cost:
+        began = time.perf_counter()
+        w0 = group.watermark
+        w1, position, rows_count = batch_refresh(self._engine, group, self._turns)
+        record = Published(group.ids, w0, w1, position, self._ltm.stored_lsn)
+        self.persist(record, "batch published")
+        self._publish(group, record)
+        took_ms = (time.perf_counter() - began) * 1000
+        return Cost(rows_count, 0, took_ms, 0.0, 0.0, took_ms)
+
+    def persist(self, record: StepRecord, point: str) -> None:
+        """Put a record into the log and apply it; what follows is only seen when it is durable."""
+        if self.on_point is not None:
+            self.on_point(f"before {point}")
+        self._engine.accept_step(record)
+        if self.on_point is not None:
+            self._engine.flush_steps()
+            self.on_point(f"after {point}")
+
+    def _publish(self, group: Group, record: Published) -> None:
+        self._engine.flush_steps()
+        self._ltm.publish(record)
+        if self.on_point is not None:
+            self.on_point("after publication")
+        total, waiting = self._subsystem.total(self._watched[group.key]), self._backlog_rows(group)
+        self._marks[group.key] = (self._ltm.log_bytes, total - waiting)
+        self._forget_passed()
+
+    def _forget_passed(self) -> None:
+        """What every group has passed is not needed any more."""
+        marks: dict[int, int] = {}
+        for key, ids in self._watched.items():
+            watermark = self._groups[key].watermark
+            for source_id in ids:
+                marks[source_id] = min(marks.get(source_id, watermark), watermark)
+        self._subsystem.passed(marks)
+
+    # -- backlogs
+
+    def _backlog_rows(self, group: Group) -> int:
+        return self._subsystem.backlog_rows(self._watched[group.key], group.watermark)
+
+    def _backlog(self, group: Group) -> tuple[int, int]:
+        log_bytes, rows = self._marks[group.key]
+        total = self._subsystem.total(self._watched[group.key])
+        return max(total - rows, 0), max(self._ltm.log_bytes - log_bytes, 0)
+
+    def _look_at_backlogs(self) -> None:
+        """Whoever is too far behind has to be refreshed by a batch: its log records are given up."""
+        late = []
+        with self._state:
+            for group in self._groups.values():
+                rows, size = self._backlog(group)
+                limits = [each.view for each in group.views if not each.view.hidden]
+                rows_max = max([each.backlog_rows or BACKLOG_ROWS_MAX for each in limits], default=BACKLOG_ROWS_MAX)
+                bytes_max = max([each.backlog_bytes or BACKLOG_BYTES_MAX for each in limits], default=BACKLOG_BYTES_MAX)
+                lost = self._ltm.positions.get(group.key) is None
+                if group.ready and not lost and rows and (rows > rows_max or size > bytes_max):
+                    late.append(group)
+        for group in late:
+            with self._ltm.lock:
+                for view_id in group.ids:
+                    self._ltm.positions[view_id] = None
+
+
+class _Running:
+    """Carries out what one step asks for. The engine's lock is held, but for pauses."""
+
+    def __init__(self, refresher: Refresher, group: Group, tables: Tables) -> None:
+        self._refresher, self._group, self._tables = refresher, group, tables
+        self._ltm = refresher._ltm
+        self.logged = Logged({}, 0, None)
+        self._look_ups_count = 0
+        self._read_s = 0.0
+        self._work_s = 0.0
+        self._apply_s = 0.0
+        #: Whether view managers may find out which evaluator costs less.
+        self.measures = False
+        self._busy_ms: dict[ViewManager, float] = {}
+        #: Whether the log says that the step was begun.
+        self._opened = False
+
+    def run(self, progress: Progress, resumed: bool) -> Cost:
+        began = time.perf_counter()
+        self._opened = resumed
+        refresher = self._refresher
+        stepping = Stepping(self._group, self._tables, progress, resumed)
+        try:
+            self._carry_out(stepping)
+        except Exception:
+            if not refresher._engine.failed:
+                self._drop(progress)
+            raise
+        finally:
+            refresher._open.pop(progress.id, None)
+        duration_ms = (time.perf_counter() - began) * 1000
+        for manager in refresher.managers.members():
+            manager.stepped(self._busy_ms.get(manager, 0.0), duration_ms)
+        return Cost(
+            stepping.changed_rows,
+            self._look_ups_count,
+            self._read_s * 1000,
+            self._work_s * 1000,
+            self._apply_s * 1000,
+            duration_ms,
+        )
+
+    def _carry_out(self, stepping: Stepping) -> None:
+        running = stepping.run()
+        answer: object = None
+        progress, refresher = stepping.progress, self._refresher
+        w0, w1 = progress.opened.w0, progress.opened.w1
+        while True:
+            try:
+                instruction = running.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            match instruction:
+                case Pause():
+                    refresher._turns.pause()
+                case Changes(source_id):
+                    answer = self._changes(source_id, w1)
+                case Show(view, keys):
+                    answer = self._show(view, keys, w0, w1)
+                case Work():
+                    answer = self._work(instruction, w0, w1)
+                case Persist(record, point):
+                    self._opened = self._opened or isinstance(record, Opened)
+                    self._persist(record, point)
+                    progress.note(record)
+                    if isinstance(record, Published):
+                        refresher._publish(self._group, record)
+
+    def _changes(self, source_id: int, w1: int) -> list[Sequence[tuple[object, ...]]]:
+        """What a table did in this step. Since the step was begun, memory may have been left to the log again."""
+        refresher, logged = self._refresher, self.logged
+        position = self._ltm.positions[self._group.key]
+        while logged.up_to < w1:
+            up_to = min(refresher._subsystem.missing_up_to((source_id,), logged.up_to), w1)
+            if up_to == logged.up_to:
+                break
+            assert position is not None, "a step that was opened has its changes in the log"
+            logged = logged.and_then(refresher.read_changes((source_id,), position, logged.up_to, up_to))
+        waiting = refresher._subsystem.changes(source_id, logged.up_to, w1)
+        return [*logged.by_source.get(source_id, ()), *waiting]
+
+    def _persist(self, record: StepRecord, point: str) -> None:
+        began = time.perf_counter()
+        self._refresher.persist(record, point)
+        if isinstance(record, Refreshed):
+            self._refresher.hot_groups.note(record.contributions)
+        self._apply_s += time.perf_counter() - began
+
+    def _show(self, view: ViewRows, keys: list[bytes], w0: int, w1: int) -> list[Write]:
+        began = time.perf_counter()
+        old, new = self._ltm.rows_as_of(view, keys, w0), self._ltm.rows_as_of(view, keys, w1)
+        self._read_s += time.perf_counter() - began
+        return [
+            (key, before, after)
+            for key, before, after in zip(keys, old, new, strict=True)
+            if not same_row(before, after)
+        ]
+
+    def _work(self, work: Work, w0: int, w1: int) -> object:
+        """Let a view manager do it, or another one if that dies meanwhile."""
+        managers = self._refresher.managers
+        for _ in range(WORKERS_MAX):
+            manager = managers.worker(work.slot)
+            working = manager.work(work.views, work.share, work.changed, work.whole, self.measures)
+            answers: Sequence[Sequence[object]] | None = None
+            began = time.perf_counter()
+            while managers.alive(manager):
+                try:
+                    wanted = next(working) if answers is None else working.send(answers)
+                except StopIteration as finished:
+                    self._busy_ms[manager] = self._busy_ms.get(manager, 0.0) + (time.perf_counter() - began) * 1000
+                    return finished.value
+                if wanted:
+                    asked = time.perf_counter()
+                    self._look_ups_count += sum(len(look_up.keys) for look_up in wanted)
+                    answers = [self._ltm.answer(look_up, self._tables, w0, w1) for look_up in wanted]
+                    read_s = time.perf_counter() - asked
+                    self._read_s += read_s
+                    self._work_s -= read_s
+                else:
+                    answers = []
+                    piece_s = time.perf_counter() - began
+                    self._work_s += piece_s
+                    self._busy_ms[manager] = self._busy_ms.get(manager, 0.0) + piece_s * 1000
+                    manager.took(piece_s * 1000, SLICE_MS / 2)
+                    self._refresher._turns.pause()
+                    began = time.perf_counter()
+        raise OperationalError(f"{WORKERS_MAX} view managers died over one slot", hint="see what kills them")
+
+    def _drop(self, progress: Progress) -> None:
+        """The step failed: what its slots have written is taken back."""
+        if not self._opened:
+            return
+        touched = progress.touched()
+        w0 = progress.opened.w0
+        rows: dict[int, list[tuple[bytes, Row | None]]] = {}
+        for view_id, keys in touched.items():
+            view = self._tables.views_by_id[view_id]
+            rows[view_id] = [(key, self._ltm.read(view.versions, key, w0)) for key in keys]
+        for shown in progress.shown.values():
+            back = tuple((view_id, [(key, new, old) for key, old, new in writes]) for view_id, writes in shown.rows)
+            self._refresher.persist(shown._replace(rows=back), "taken back")
+        self._refresher.persist(progress.dropped(rows), "dropped")
+        self._refresher._engine.flush_steps()
+
+
+def _watched(group: Group, tables: Tables) -> tuple[int, ...]:
+    """The ids of the tables and synchronous views whose changes a group is made from."""
+    ids: dict[int, None] = {}
+    for source in group.sources(tables).values():
+        if isinstance(source, TableRows):
+            ids[source.table.id] = None
+        else:
+            ids[source.view.id] = None
+            ids.update((values.view.id, None) for values in source.values)
+    return tuple(ids)

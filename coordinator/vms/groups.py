@@ -1,0 +1,82 @@
+"""Which deferred views move together: those of one DAG, those of a named group, and the hidden views they are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ltm.catalog import View
+from ...ltm.tables import TableRows, Tables, ViewRows
+from .modes import Mode, quickest
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Views that always have one watermark, each after those that it reads. `levels`: those of one level do not read
+    each other. `watched`: the ids of tables and synchronous views whose changes it is made from."""
+
+    views: tuple[ViewRows, ...]
+    mode: Mode
+
+    @property
+    def key(self) -> int:
+        return self.ids[0]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(sorted(rows.view.id for rows in self.views))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the views that users know."""
+        return tuple(rows.view.name for rows in self.views if not rows.view.hidden)
+
+    @property
+    def watermark(self) -> int:
+        return self.views[0].versions.horizon.durable_ts
+
+    @property
+    def ready(self) -> bool:
+        return all(rows.view.ready_ts for rows in self.views)
+
+    def levels(self) -> list[list[ViewRows]]:
+        by_level: dict[int, list[ViewRows]] = {}
+        for rows in self.views:
+            by_level.setdefault(rows.level, []).append(rows)
+        return [by_level[level] for level in sorted(by_level)]
+
+    def sources(self, tables: Tables) -> dict[str, TableRows | ViewRows]:
+        """The tables and synchronous views that it is made from, by name."""
+        found: dict[str, TableRows | ViewRows] = {}
+        for rows in self.views:
+            for name in rows.plan.sources:
+                source = tables.source(name)
+                if isinstance(source, TableRows) or not source.view.deferred:
+                    found[name] = source
+        return found
+
+
+def groups_of(tables: Tables) -> list[Group]:
+    """All groups of deferred views."""
+    deferred = {name: rows for name, rows in tables.views.items() if rows.view.deferred}
+    leader = {name: name for name in deferred}
+
+    def find(name: str) -> str:
+        while leader[name] != name:
+            name = leader[name]
+        return name
+
+    named: dict[str, str] = {}
+    for name, rows in deferred.items():
+        for below in rows.plan.reads:
+            if below in deferred:
+                leader[find(name)] = find(below)
+        if rows.view.group:
+            leader[find(name)] = find(named.setdefault(rows.view.group, name))
+    members: dict[str, list[ViewRows]] = {}
+    for name, rows in deferred.items():
+        members.setdefault(find(name), []).append(rows)
+    return [Group(tuple(rows), quickest(_of_users(rows))) for rows in members.values()]
+
+
+def _of_users(rows: list[ViewRows]) -> list[View]:
+    return [each.view for each in rows if not each.view.hidden]
