@@ -49,7 +49,7 @@ class _Reading:
                 f"since takes a token, not {type(since).__name__}",
                 hint="that of a transaction, of a result or of an earlier change",
             )
-        self._node, self._name = node, name
+        self._node = node
         self._timeout_ms = None if timeout is None else milliseconds(timeout)
         self._follow = follow
         node.check_open()
@@ -80,7 +80,7 @@ class _Reading:
         return change
 
     def _made(self) -> Iterator[ViewChange]:
-        columns = view_columns(view_rows(self._name, self._node.engine.ltm.tables))
+        columns = view_columns(self._feed.view())
         for ts, rows in self._feed.round():
             yield ViewChange(Token(ts), ts, [(columns.row(values), times) for values, times in rows])
 
@@ -165,11 +165,15 @@ class AsyncChanges(_Reading, AsyncIterator[ViewChange]):
     async def _fetch(self) -> None:
         if self._fetching is None:
             self._fetching = asyncio.create_task(asyncio.to_thread(self._take))
+        fetching = self._fetching
         try:
-            self._ahead.extend(await asyncio.shield(self._fetching))
+            await asyncio.shield(fetching)
         finally:
-            if self._fetching.done():
+            # Also if the one who waits was cancelled when it was just done.
+            if fetching.done():
                 self._fetching = None
+                if fetching.exception() is None:
+                    self._ahead.extend(fetching.result())
 
     def _take(self) -> list[ViewChange]:
         return list(itertools.islice(iter(self._next, None), FETCHED_CHANGES))

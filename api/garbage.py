@@ -4,8 +4,8 @@ A database keeps many rows alive, none of them in a cycle, and the collector loo
 with Python's own thresholds that is about a tenth of a writer's time, and its longest pauses. So the thresholds are
 raised while a database is open, and put back when the last one is closed. Whoever has set thresholds keeps them.
 
-What has survived the youngest generation is looked at again soon, in small portions: with 16 writers, 40,000 new objects
-take 2 ms (7 at the most), 400,000 took up to 44 ms.
+What has survived the youngest generation is looked at again soon, in small portions: with 16 writers, 40,000 new
+objects take 2 ms (7 at the most), 400,000 took up to 44 ms.
 """
 
 from __future__ import annotations

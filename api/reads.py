@@ -14,6 +14,7 @@ from .changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, to
 from .changetables.schema import Table
 from .changetables.types import Row as Values
 from .changetables.types import Value
+from .coordinator.vms.groups import group_keys
 from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, check_token, freshen, levels_of
 from .ltm.participant import own_rows, rows_by_prefix
 from .ltm.tables import IndexEntries, TableRows, Tables, ViewRows
@@ -56,6 +57,10 @@ class Mark(NamedTuple):
     at: int
     lag_ms: float
     pinned: _Pinned
+
+
+class Switched(StaleRead):
+    """A view was switched between sync and deferred before it was read for the first time."""
 
 
 class Reads:
@@ -208,7 +213,7 @@ class Reads:
         """Where a deferred view is read here, and whether that was just fixed: as fresh as is asked for."""
         if self._marks is None:
             self._marks = {}
-        group = self._node.refresher.group_key(rows.view.name, -rows.view.id)
+        group = group_keys(self._tables)[rows.view.name]
         known = self._marks.get(group)
         if known is not None:
             return known, False
@@ -221,6 +226,13 @@ class Reads:
             reader = next(readers)
             pinned = tuple.__new__(_Pinned, (self._ltm.horizon.pins, reader))
             at = rows.versions.horizon.pin(reader)
+            now = self._ltm.tables.views_by_id.get(rows.view.id)
+            if now is not None and now.view.scope != rows.view.scope:
+                # What it is made from moves at other times now.
+                raise Switched(
+                    f"view {rows.view.name!r} is refreshed in another way since this {self._what} began",
+                    hint=f"begin a new {self._what}",
+                )
             lag_ms = self._node.lag_ms(at) if behind else 0.0
             if levels.max_lag_ms is None or lag_ms <= levels.max_lag_ms:
                 return Mark(at, lag_ms, pinned)
@@ -500,10 +512,9 @@ class AlignedSnapshot(Snapshot):
                 self._tables = self._ltm.tables
                 self._pinned = self._pin(self._reader, at)
                 self._marks = {
-                    self._node.refresher.group_key(name, -self._tables.views[name].view.id): Mark(
-                        at, 0.0, self._pin(next(readers), at)
-                    )
+                    group_keys(self._tables)[name]: Mark(at, 0.0, self._pin(next(readers), at))
                     for name in self._views
+                    if self._tables.views[name].view.deferred
                 }
                 self._snapshot = at
             self._begun_s = time.monotonic()

@@ -157,9 +157,9 @@ def _step(cost: Cost | None) -> StepStatus | None:
 # --- the commands ---
 
 _VIEW_COLUMNS = (
-    "view", "refresh", "state", "interval ms", "lag ms", "rows", "backlog rows", "backlog bytes", "steps",
-    "last: rows", "look-ups", "read ms", "propagate ms", "apply ms", "ms",
+    "view", "refresh", "state", "interval ms", "lag ms", "rows", "backlog rows", "backlog bytes", "evaluator",
 )  # fmt: skip
+_STEP_COLUMNS = ("last step of", "steps", "rows", "look-ups", "read ms", "propagate ms", "apply ms", "whole ms")
 _MANAGER_COLUMNS = ("view manager", "ltm", "load", "rows", "slots", "busy ms")
 
 
@@ -200,6 +200,10 @@ def run_views(
     def page() -> Iterator[Part]:
         views = _view_statuses(database, names)
         yield _VIEW_COLUMNS, [_view_row(each) for each in views]
+        stepped = [_step_row(each, each.last_step) for each in views if each.last_step is not None]
+        if stepped:
+            yield ""
+            yield _STEP_COLUMNS, stepped
         for each in views:
             yield from _view_lines(each)
 
@@ -214,16 +218,23 @@ def _view_statuses(database: Database, names: Sequence[str]) -> list[ViewStatus]
 
 
 def _view_row(status: ViewStatus) -> tuple[object, ...]:
-    last = status.last_step
-    step = ("",) * 6 if last is None else (
-        last.rows, last.look_ups, *(round(ms, 1) for ms in (last.read_ms, last.propagate_ms, last.apply_ms)),
-        round(last.duration_ms, 1),
-    )  # fmt: skip
-    interval = "" if status.interval_ms is None else round(status.interval_ms)
     return (
-        status.name, status.refresh, status.state, interval, round(status.lag_ms), status.rows, status.backlog_rows,
-        status.backlog_bytes, status.steps, *step,
-    )  # fmt: skip
+        status.name,
+        status.refresh,
+        status.state,
+        "" if status.interval_ms is None else round(status.interval_ms),
+        round(status.lag_ms),
+        status.rows,
+        status.backlog_rows,
+        status.backlog_bytes,
+        # What is chosen for row-wise input stands at the end of its line: changes come from the log row by row.
+        status.evaluator.splitlines()[1].rpartition(" ")[2],
+    )
+
+
+def _step_row(status: ViewStatus, last: StepStatus) -> tuple[object, ...]:
+    times = (last.read_ms, last.propagate_ms, last.apply_ms, last.duration_ms)
+    return status.name, status.steps, last.rows, last.look_ups, *(round(ms, 1) for ms in times)
 
 
 def _view_lines(status: ViewStatus) -> Iterator[str]:
@@ -238,7 +249,9 @@ def _view_lines(status: ViewStatus) -> Iterator[str]:
         yield f"{status.name}: hot groups {hot}"
     if status.failures:
         yield f"{status.name}: failed {status.failures} times, last: {status.failure}"
-    yield f"{status.name}: evaluator {'; '.join(status.evaluator.splitlines())}"
+    measured = [line for line in status.evaluator.splitlines() if not line.startswith("not measured")]
+    if measured:
+        yield f"{status.name}: evaluators {'; '.join(measured)}"
 
 
 def _key_text(group: HotGroup) -> str:

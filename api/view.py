@@ -11,7 +11,7 @@ from .coordinator.embedded import Engine
 from .coordinator.mending import repair_view
 from .coordinator.verify import Progress, verify
 from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
-from .reads import NO_KEY, OneViewRead, Snapshot, view_rows, whole_view
+from .reads import NO_KEY, OneViewRead, Snapshot, Switched, view_rows, whole_view
 from .rows import Result, Row, Token
 from .status import ViewStatus, view_status
 from .verify import VerifyReport
@@ -145,12 +145,17 @@ class View:
     ) -> OneViewRead:
         """A read of its own; whoever calls it closes its snapshot."""
         levels = levels_of(at_least, latest, max_lag)
-        # A synchronous view is never behind: every acknowledged commit is in it.
-        snapshot = Snapshot(self._node, levels)
-        try:
-            if levels is not ANY_AGE:
-                check_token(self._node, levels.at_least_ts)
-            return OneViewRead(snapshot, self.name)
-        except BaseException:
-            snapshot.close()
-            raise
+        while True:
+            # A synchronous view is never behind: every acknowledged commit is in it.
+            snapshot = Snapshot(self._node, levels)
+            try:
+                if levels is not ANY_AGE:
+                    check_token(self._node, levels.at_least_ts)
+                view = OneViewRead(snapshot, self.name)
+                snapshot._at(view._rows)  # where a deferred one is read is fixed here
+                return view
+            except Switched:
+                snapshot.close()  # just now: it is read as it is refreshed from now on
+            except BaseException:
+                snapshot.close()
+                raise

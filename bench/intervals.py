@@ -15,6 +15,7 @@ answer ends the bench.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -140,7 +141,8 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     if options.plot is not None:
         plot.write_plot(options.plot, "Refresh interval and speed of the writers", panels(rows))
     if options.table is not None:
-        write_table(options.table, markdown(rows, medians, lag, _about(facts, setup, len(runs))))
+        about = [_about(facts, setup, len(runs)), *_picture(options.plot, options.table)]
+        write_table(options.table, markdown(rows, medians, lag, "\n\n".join(about)))
     return {
         "bench": "intervals",
         "machine": facts,
@@ -281,6 +283,14 @@ def _about(facts: dict[str, machine.Fact], setup: Setup, runs: int) -> str:
         f"{measured} with {setup.clients} client threads on {facts['cores']} cores ({facts['cpu']}), Python "
         f"{facts['python']}, `fdatasync` {facts['fdatasync_p50_us']} µs."
     )
+
+
+def _picture(drawn: Path | None, table: Path) -> list[str]:
+    """The plot as the Markdown file sees it."""
+    if drawn is None:
+        return []
+    place = Path(os.path.relpath(drawn.absolute(), table.absolute().parent)).as_posix()
+    return [f"![Transactions per second against rows per transaction, by refresh mode]({place})"]
 
 
 def _update_sizes(text: str) -> tuple[int, ...]:

@@ -151,9 +151,9 @@ def _markdown_line(row: IntervalRow) -> str:
 def _markdown_lag(lag: LagFigures) -> str:
     limit = lag.interval_ms + LIMIT_ABOVE_INTERVAL_MS
     back = (
-        f"was back below {limit:,.0f} ms for good {lag.recovery_ms:,.0f} ms after its end"
+        f"kept to {limit:,.0f} ms again {lag.recovery_ms:,.0f} ms after its end"
         if lag.recovered
-        else f"did not come back below {limit:,.0f} ms"
+        else f"did not keep to {limit:,.0f} ms again"
     )
     return (
         f"At half of the highest rate ({lag.half_tx_per_s:,.0f} of {lag.maximum_tx_per_s:,.0f} tx/s) the lag of the "

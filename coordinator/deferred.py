@@ -135,8 +135,8 @@ def _make_indexes(engine: Engine, refresher: Refresher, views: list[View]) -> No
 
 
 def _register(engine: Engine, views: list[View], together: set[str], reader: int) -> bool:
-    """Put the views into the catalog; True if there is nothing to compute, so that they are ready at once, together with
-    the views that they move with. The caller holds the lock."""
+    """Put the views into the catalog; True if there is nothing to compute, so that they are ready at once, together
+    with the views that they move with. The caller holds the lock."""
     ltm = engine.ltm
     position = ltm.last_lsn
     empty = True
@@ -269,6 +269,7 @@ def _change_mode(engine: Engine, refresher: Refresher, view: View, refresh: str,
     ltm = engine.ltm
     together = {view.name, *hidden}
     together |= {each.name for each in ltm.tables.catalog.readers_of(view.name) if each.deferred}
+    together |= {*_of_groups(ltm.tables.catalog, {view.group} - {""})}
     together |= refresher.members(together)
     with refresher.held(together), ltm.lock:
         refresher.step_now(together)

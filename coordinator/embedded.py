@@ -1,9 +1,9 @@
 """The embedded driver: transactions and one LTM in this process.
 
 Threads combine (flat combining): a thread that finds the engine taken leaves its transaction in the queue and sleeps;
-the thread that leads runs everything in the queue, syncs once, and wakes the others. asyncio tasks share their loop's
-thread: what they commit in one turn of the loop is one batch. A leader that has been served hands the lead on, so
-that nobody works for others for long.
+the thread that leads runs what is in the queue, or a part of it (`_share`), syncs once, and wakes the others. asyncio
+tasks share their loop's thread: what they commit in one turn of the loop is one batch. A leader that has been served
+hands the lead on, so that nobody works for others for long.
 """
 
 from __future__ import annotations
@@ -166,6 +166,9 @@ class Engine:
         self._oracle = TimestampOracle()
         self._queue: deque[_Pending] = deque()
         self._batch: list[_Pending] = []
+        #: How many the last flush had; and of the last one with several, whether its sync was the shorter part of it.
+        self._batch_count = 1
+        self._sync_is_short = False
         #: The loop that calls `_lead_for` in its next turn. Another loop may take its place: then it is called twice.
         self._called: asyncio.AbstractEventLoop | None = None
         self._leader = threading.Lock()
@@ -259,7 +262,10 @@ class Engine:
                 else:
                     self._enqueue(own)
             while True:
-                for pending in self._run_batch():
+                if own is not None and self._batch_count > 1 and len(self._queue) == 1:
+                    # The others were served a moment ago and come back as soon as they get their turn: here it is.
+                    time.sleep(0)
+                for pending in self._run_batch(BATCH_TRANSACTIONS_MAX if own is None else self._share()):
                     if pending is not own:
                         pending.wake()
                 self._batch = []
@@ -302,19 +308,29 @@ class Engine:
                 pending.wake()
         self._leader.release()
 
-    def _run_batch(self) -> list[_Pending]:
+    def _share(self) -> int:
+        """How many transactions a thread takes into one flush, at the most. Where a sync takes longer than running
+        them: all, because syncs are what costs. Else half of those that are about: while these wait for their sync,
+        the other threads run."""
+        if not self._sync_is_short:
+            return BATCH_TRANSACTIONS_MAX
+        return min((self._batch_count + len(self._queue) + 1) // 2, BATCH_TRANSACTIONS_MAX)
+
+    def _run_batch(self, count_max: int) -> list[_Pending]:
         ltm = self.ltm
         if self._checkpoint_due and ltm.overloaded:
             self._relieve()
         batch: list[_Pending] = []
         self._batch = batch
         with ltm.lock:
+            begun_s = time.perf_counter()
             if len(self._queue) == 1:
                 # Few calls on this path: after each sync the processor's caches are cold.
                 batch.append(self._queue.popleft())
                 self._execute(batch)
             else:
-                self._execute_groups(batch)
+                self._execute_groups(batch, count_max)
+            run_s = time.perf_counter()
             try:
                 ltm.flush()
             except Error as error:
@@ -325,6 +341,9 @@ class Engine:
                         f"the commit log failed: {error}", hint="reopen the database to see whether it was committed"
                     )
         self.flushes_count += 1
+        self._batch_count = len(batch)
+        if self._batch_count > 1:
+            self._sync_is_short = time.perf_counter() - run_s < run_s - begun_s
         for pending in batch:
             if pending.request.snapshot is not None:
                 ltm.horizon.unpin(-id(pending))
@@ -336,11 +355,11 @@ class Engine:
             self._background_wanted.set()
         return batch
 
-    def _execute_groups(self, batch: list[_Pending]) -> None:
+    def _execute_groups(self, batch: list[_Pending], count_max: int) -> None:
         """Run what is queued, as much as one flush takes, and note it in `batch`."""
         queue = self._queue
         group = _Group()
-        while queue and len(batch) < BATCH_TRANSACTIONS_MAX and not self.ltm.flush_full:
+        while queue and len(batch) < count_max and not self.ltm.flush_full:
             pending = queue.popleft()
             batch.append(pending)
             if not group.takes(pending):
@@ -490,6 +509,10 @@ class Engine:
         except BaseException as error:
             self.fail(error)
             raise
+
+    def seen_ts(self, ts: int) -> None:
+        """A timestamp was issued before a restart: stay above it."""
+        self._oracle.seen(ts)
 
     def draw_ts(self) -> int:
         """A timestamp above all earlier ones; the caller holds the lock."""

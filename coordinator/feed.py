@@ -79,23 +79,29 @@ class Feed:
         self._seen: View | None = None
         if since is None:
             with self._ltm.lock:
-                since = self._view().versions.horizon.durable_ts
+                since = self.view().versions.horizon.durable_ts
         self.ts = since
 
     def has_news(self) -> bool:
         """Whether a round may give something: cheap, to be asked again and again. If nothing happened to the view, the
         place in the log moves on: what is passed need not be kept."""
-        last_lsn, view = self._ltm.last_lsn, self._view()
+        last_lsn, view = self._ltm.last_lsn, self.view()
         now = view.versions.horizon.durable_ts
         if now <= self.ts:
             return False
         # What changes a view is noted there before it comes into the log. What happened before this process is not.
         if self._place is None or view.view is not self._seen or _changed_ts(view) > self._place.ts:
             return True
-        self.ts, self._place = now, Place(now, last_lsn)
+        position: int | None = last_lsn
+        if view.view.deferred:
+            # A step that is open is in the log from its beginning, and noted there when its first slot is in.
+            position = self._ltm.positions.get(self._id)
+        if position is not None:
+            self.ts, self._place = now, Place(now, min(position, last_lsn))
         return False
 
-    def _view(self) -> ViewRows:
+    def view(self) -> ViewRows:
+        """As it is now."""
         view = self._ltm.tables.views_by_id.get(self._id)
         if view is None:
             raise ProgrammingError(f"view {self._name!r} was dropped", hint="its changes are gone with it")
@@ -103,7 +109,7 @@ class Feed:
 
     def round(self) -> Iterator[Change]:
         """What changed until now. Afterwards `ts` is there."""
-        round_ = _Round(self._ltm, self._view(), self.ts, self._place)
+        round_ = _Round(self._ltm, self.view(), self.ts, self._place)
         try:
             for change in round_.run():
                 self.ts = change.ts

@@ -14,7 +14,7 @@ from ..changetables.plan import Contribution
 from ..changetables.types import Value
 
 #: Contributions of one slot that are looked at: about 20 us.
-SAMPLE_CONTRIBUTIONS = 100
+SAMPLE_CONTRIBUTIONS = 50
 #: Rows of one view that are kept in mind; then, and after so many samples, all counts are halved.
 ROWS_MAX = 1_000
 SAMPLES_HALVED = 100

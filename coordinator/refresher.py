@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..changetables.errors import Error, OperationalError, StaleRead
+from ..changetables.errors import Error, InterfaceError, InternalError, OperationalError, StaleRead
 from ..changetables.evaluators.choice import MEASURED_ROWS_MIN, has_columns, load_columns
 from ..changetables.types import Row
-from ..ltm.driver import same_row
+from ..ltm.driver import StepTooLarge, same_row
 from ..ltm.outputs import CommitRecord, Write
-from ..ltm.steps import Dropped, Opened, Published, Refreshed, StepId, StepRecord
+from ..ltm.steps import Cut, Dropped, Opened, Published, Refreshed, Shown, StepId, StepRecord
 from ..ltm.tables import TableRows, Tables, ViewRows
 from .batch import batch_refresh
 from .embedded import Engine
@@ -60,19 +60,17 @@ class GroupStatus:
 
 
 class Logged(NamedTuple):
-    """Changes that were read again from the log, by source: all above W0 up to a timestamp. `stopped_lsn`: there would
-    have been more, from this flush on."""
+    """Changes that were read again from the log, by source: all above W0 up to a timestamp."""
 
     by_source: dict[int, list[Sequence[tuple[object, ...]]]]
     up_to: int
-    stopped_lsn: int | None
 
     def and_then(self, later: Logged) -> Logged:
         """With what was read from where this ends."""
         both = {source_id: list(rows) for source_id, rows in self.by_source.items()}
         for source_id, rows in later.by_source.items():
             both.setdefault(source_id, []).extend(rows)
-        return Logged(both, later.up_to, later.stopped_lsn)
+        return Logged(both, later.up_to)
 
 
 class Refresher:
@@ -105,6 +103,8 @@ class Refresher:
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._hungry = False
+        self._rows_cut = 0
+        self._look_at_ms = 0.0
         self._closing = False
         self._failure: BaseException | None = None
 
@@ -117,6 +117,8 @@ class Refresher:
             positions = [position for position in self._ltm.positions.values() if position is not None]
             if positions:
                 self._idle_forward(self._read_log(min(positions)))
+            for key, group in self._groups.items():
+                self._note_passed(group, self._ltm.bytes_after(self._ltm.positions.get(key) or 0))
             self._engine.on_catalog = self.adopted
         self._start_thread()
 
@@ -135,11 +137,16 @@ class Refresher:
                     self._open[record.id] = Progress(record)
                 case Published() | Dropped():
                     self._open.pop((record.views[0], record.w1), None)
-                case _:
+                case Refreshed() | Shown():
                     if record.step in self._open:
                         self._open[record.step].note(record)
+                case Cut():
+                    pass  # recovery has it
         live = {group.ids for group in self._groups.values()}
         self._open = {key: each for key, each in self._open.items() if each.opened.views in live}
+        for progress in self._open.values():
+            self._ltm.pin_step(progress.opened)
+            self._engine.seen_ts(progress.opened.w1)
         self._forget_passed()
         return firsts
 
@@ -185,34 +192,55 @@ class Refresher:
         tables = self._ltm.tables
         groups = {group.key: group for group in groups_of(tables)}
         watched = {key: _watched(group, tables) for key, group in groups.items()}
+        self._subsystem.watch({each for ids in watched.values() for each in ids}, self._ltm.horizon.durable_ts)
         with self._state:
+            marks = {key: self._marks[key] for key, ids in watched.items() if self._watched.get(key) == ids}
             self._groups, self._watched = groups, watched
+            for key in watched.keys() - marks.keys():
+                # Its sources are others than before: what they did up to its watermark is not behind it.
+                waiting = self._backlog_rows(groups[key])
+                marks[key] = (self._ltm.log_bytes, self._subsystem.total(watched[key]) - waiting)
+            self._marks = marks
             self._by_name = {rows.view.name: key for key, group in groups.items() for rows in group.views}
             self._scheduler.adopt(groups.values())
             self._state.notify_all()
-        self._subsystem.watch({each for ids in watched.values() for each in ids}, self._ltm.horizon.durable_ts)
+        self._forget_passed()
         self._ltm.feed = self._feed if groups else None
-        for key in groups:
-            self._marks.setdefault(key, (self._ltm.log_bytes, self._subsystem.total(watched[key])))
-        self._marks = {key: mark for key, mark in self._marks.items() if key in groups}
         self.hot_groups.keep(each for group in groups.values() for each in group.ids)
 
     def _feed(self, record: CommitRecord) -> None:
-        if self._subsystem.feed(record) and self._hungry:
+        if self._subsystem.feed(record) and (self._hungry or self._cut_due):
             self._wake.set()
+
+    @property
+    def _cut_due(self) -> bool:
+        return self._subsystem.rows_fed - self._rows_cut >= STEP_ROWS_MAX
+
+    def _cut(self) -> None:
+        """A step can only end where the versions of all sources are kept: now, or at a moment that was chosen then."""
+        if not self._cut_due:
+            return
+        with self._ltm.lock:
+            self._rows_cut = self._subsystem.rows_fed
+            self.persist(Cut(self._ltm.horizon.durable_ts, self._ltm.last_lsn), "cut")
 
     @contextmanager
     def held(self, names: Iterable[str]) -> Iterator[None]:
-        """No step of these views' groups is open or begins meanwhile."""
+        """No step of these views' groups is open or begins meanwhile, and nobody else holds them."""
+        names = list(names)
         with self._state:
-            keys = self._keys(names)
-            schedules = [self._scheduler.schedules[key] for key in keys]
+            # Again after each wait: groups merge and part meanwhile.
+            while not self._free(self._keys(names)):
+                self._check_running()
+                awaited = [self._scheduler.schedules[key] for key in self._keys(names)]
+                for schedule in awaited:
+                    schedule.awaited += 1
+                self._state.wait(1)
+                for schedule in awaited:
+                    schedule.awaited -= 1
+            schedules = [self._scheduler.schedules[key] for key in self._keys(names)]
             for schedule in schedules:
                 schedule.held += 1
-            while self._running in keys or any(self._open_step(key) for key in keys):
-                if self._closing or self._failure is not None:
-                    break
-                self._state.wait(1)
         try:
             yield
         finally:
@@ -221,6 +249,22 @@ class Refresher:
                     schedule.held -= 1
                 self._state.notify_all()
             self._wake.set()
+
+    def _check_running(self) -> None:
+        if self._closing:
+            raise InterfaceError("the database is closed", hint="open it again with viewtide.connect()")
+        if self._failure is not None:
+            raise OperationalError("the database stopped", hint="open it again") from self._failure
+
+    def _free(self, keys: Iterable[int]) -> bool:
+        """Whether these groups can be held: no step is under way, all their views are there, and nobody has them."""
+        return not any(
+            key == self._running
+            or self._open_step(key) is not None
+            or self._scheduler.schedules[key].held
+            or not self._groups[key].ready
+            for key in keys
+        )
 
     def _await_marker(self) -> None:
         with self._state:
@@ -245,8 +289,7 @@ class Refresher:
                         f"view {name!r} could not be refreshed: {schedule.failure}",
                         hint="its status shows the failure; mend the data that it names, or change the view",
                     )
-                if self._closing or self._failure is not None:
-                    raise OperationalError("the database stopped", hint="open it again") from self._failure
+                self._check_running()
                 left_s = give_up - time.monotonic()
                 if left_s <= 0:
                     raise StaleRead(
@@ -311,10 +354,6 @@ class Refresher:
             rows, size = self._backlog(group)
             return GroupStatus(state, group.names, group.watermark, schedule, rows, size)
 
-    def group_key(self, name: str, otherwise: int) -> int:
-        """The same number for views that move together."""
-        return self._by_name.get(name, otherwise)
-
     def members(self, names: Iterable[str]) -> set[str]:
         """The names of all views that move together with these, hidden ones and themselves included."""
         with self._state:
@@ -346,6 +385,8 @@ class Refresher:
         """The next group whose step is to be made; None: the database is closing."""
         while True:
             self._wake.clear()
+            self._look_at_backlogs()
+            self._cut()
             with self._state:
                 if self._closing or self._engine.failed:
                     return None
@@ -359,7 +400,6 @@ class Refresher:
                 if group_due is not None:
                     self._running = group_due.key
                     return group_due
-            self._look_at_backlogs()
             self._wake.wait(min(LOOK_MS if wait_ms is None else wait_ms, LOOK_MS) / 1000)
 
     def _pending(self, group: Group) -> bool:
@@ -387,6 +427,8 @@ class Refresher:
         except Exception as error:
             if self._engine.failed:
                 raise
+            if isinstance(error, StepTooLarge):
+                self._give_up(group)
             # Whatever it is, it concerns these views only: they stay at their watermark, and say why.
             failure = str(error) if isinstance(error, Error) else f"unexpected: {error!r}"
             self._scheduler.failed(group.key, self._clock_ms(), failure)
@@ -421,55 +463,48 @@ class Refresher:
         running = _Running(self, group, ltm.tables)
         running.measures = measures
         resumed = self._open_step(group.key)
-        if resumed is not None:
-            running.logged = Logged({}, resumed.opened.w0, None)
+        if resumed is not None and resumed.lost:
+            running.drop(resumed)
+            del self._open[resumed.id]
+        elif resumed is not None:
             return running.run(resumed, resumed=True)
         if ltm.positions.get(group.key) is None:
             return self._batch(group)
         w0 = group.watermark
+        if any(rows.versions.horizon.durable_ts != w0 for rows in group.views):
+            raise InternalError(f"views {', '.join(group.names)} move together, but have different watermarks")
         if not self._pending(group):
             ltm.set_watermarks(group.ids, self._engine.draw_ts(), ltm.last_lsn)
+            self._note_passed(group)
+            self._forget_passed()
             return Cost(0, 0, 0.0, 0.0, 0.0, 0.0)
-        w1, position, running.logged = self._choose_w1(group, w0)
+        w1, position = self._choose_w1(group, w0)
         opened = Opened(group.ids, w0, w1, self.managers.ring(), position)
         return running.run(Progress(opened), resumed=False)
 
-    def _choose_w1(self, group: Group, w0: int) -> tuple[int, int, Logged]:
-        """Where the step ends, a place in the log after which all later changes come, and the changes that are not in
-        memory any more."""
-        ltm, ids = self._ltm, self._watched[group.key]
-        position = ltm.positions[group.key]
-        assert position is not None, "a group without a position is refreshed by a batch"
-        logged = Logged({}, w0, None)
-        # Writers go on meanwhile, and more may be left to the log.
-        while (up_to := self._subsystem.missing_up_to(ids, logged.up_to)) > logged.up_to:
-            more = self.read_changes(ids, position, logged.up_to, up_to, STEP_ROWS_MAX)
-            logged = logged.and_then(more)
-            if more.stopped_lsn is not None:
-                return more.up_to, more.stopped_lsn - 1, logged
+    def _choose_w1(self, group: Group, w0: int) -> tuple[int, int]:
+        """Where the step ends, and a place in the log after which all later changes come: now, or, if that would be too
+        much, at a moment that was chosen when it was now."""
         now_ts = self._engine.draw_ts()
-        w1 = self._subsystem.limit(ids, logged.up_to, now_ts, STEP_ROWS_MAX)
-        return w1, ltm.last_lsn if w1 == now_ts else position, logged
+        if self._missing(group) or self._backlog_rows(group) > STEP_ROWS_MAX:
+            for cut in self._ltm.cuts:
+                if cut.commit_ts > w0:
+                    return cut.commit_ts, cut.position
+        return now_ts, self._ltm.last_lsn
 
-    def read_changes(
-        self, ids: Collection[int], position: int, above: int, up_to: int, rows_max: float = float("inf")
-    ) -> Logged:
-        """What these tables and views did in above < commit_ts <= up_to, from the log, or the first `rows_max` rows of
-        it. `position`: a place in the log before that."""
+    def read_changes(self, ids: Collection[int], position: int, above: int, up_to: int) -> Logged:
+        """What these tables and views did in above < commit_ts <= up_to, from the log. `position`: a place in the log
+        before that."""
         found: dict[int, list[Sequence[tuple[object, ...]]]] = {}
-        rows_count = 0
-        for lsn, record in self._ltm.read_log(position):
+        for _, record in self._ltm.read_log(position):
             if not isinstance(record, CommitRecord) or record.commit_ts <= above:
                 continue
             if record.commit_ts > up_to:
                 break
             for source_id, rows in changes_of(record, ids):
                 found.setdefault(source_id, []).append(rows)
-                rows_count += len(rows)
-            if rows_count >= rows_max:
-                return Logged(found, record.commit_ts, lsn)
             self._turns.pause()
-        return Logged(found, up_to, None)
+        return Logged(found, up_to)
 
     def _batch(self, group: Group) -> Cost:
         began = time.perf_counter()
@@ -486,8 +521,9 @@ class Refresher:
         if self.on_point is not None:
             self.on_point(f"before {point}")
         self._engine.accept_step(record)
-        if self.on_point is not None:
+        if self.on_point is not None or self._ltm.flush_full:
             self._engine.flush_steps()
+        if self.on_point is not None:
             self.on_point(f"after {point}")
 
     def _publish(self, group: Group, record: Published) -> None:
@@ -495,9 +531,13 @@ class Refresher:
         self._ltm.publish(record)
         if self.on_point is not None:
             self.on_point("after publication")
-        total, waiting = self._subsystem.total(self._watched[group.key]), self._backlog_rows(group)
-        self._marks[group.key] = (self._ltm.log_bytes, total - waiting)
+        self._note_passed(group)
         self._forget_passed()
+
+    def _note_passed(self, group: Group, log_bytes: int = 0) -> None:
+        """The group is at its watermark; so many bytes of the log came after it."""
+        total, waiting = self._subsystem.total(self._watched[group.key]), self._backlog_rows(group)
+        self._marks[group.key] = (self._ltm.log_bytes - log_bytes, total - waiting)
 
     def _forget_passed(self) -> None:
         """What every group has passed is not needed any more."""
@@ -507,6 +547,8 @@ class Refresher:
             for source_id in ids:
                 marks[source_id] = min(marks.get(source_id, watermark), watermark)
         self._subsystem.passed(marks)
+        lowest = min([group.watermark for group in self._groups.values()], default=self._ltm.horizon.durable_ts)
+        self._ltm.drop_cuts(lowest)
 
     # -- backlogs
 
@@ -519,21 +561,47 @@ class Refresher:
         return max(total - rows, 0), max(self._ltm.log_bytes - log_bytes, 0)
 
     def _look_at_backlogs(self) -> None:
-        """Whoever is too far behind has to be refreshed by a batch: its log records are given up."""
-        late = []
+        """Whoever is too far behind has to be refreshed by a batch: its log records are given up. Also while others
+        make one step after the other."""
+        now_ms = self._clock_ms()
+        if now_ms < self._look_at_ms:
+            return
+        self._look_at_ms = now_ms + LOOK_MS
+        late, idle = [], []
         with self._state:
             for group in self._groups.values():
                 rows, size = self._backlog(group)
                 limits = [each.view for each in group.views if not each.view.hidden]
-                rows_max = max([each.backlog_rows or BACKLOG_ROWS_MAX for each in limits], default=BACKLOG_ROWS_MAX)
-                bytes_max = max([each.backlog_bytes or BACKLOG_BYTES_MAX for each in limits], default=BACKLOG_BYTES_MAX)
+                rows_max = min([each.backlog_rows for each in limits if each.backlog_rows], default=BACKLOG_ROWS_MAX)
+                sizes = [each.backlog_bytes for each in limits if each.backlog_bytes]
+                bytes_max = min(sizes, default=BACKLOG_BYTES_MAX)
                 lost = self._ltm.positions.get(group.key) is None
-                if group.ready and not lost and rows and (rows > rows_max or size > bytes_max):
+                if not group.ready or lost:
+                    continue
+                if rows and (rows > rows_max or size > bytes_max):
                     late.append(group)
+                elif not rows and size and not self._pending(group):
+                    idle.append(group)
         for group in late:
-            with self._ltm.lock:
-                for view_id in group.ids:
-                    self._ltm.positions[view_id] = None
+            self._give_up(group)
+        for group in idle:
+            self._let_log_go(group)
+
+    def _give_up(self, group: Group) -> None:
+        """Its changes are not kept any longer: it has to be computed anew."""
+        with self._ltm.lock:
+            self._give_up_locked(group)
+
+    def _give_up_locked(self, group: Group) -> None:
+        for view_id in group.ids:
+            self._ltm.positions[view_id] = None
+
+    def _let_log_go(self, group: Group) -> None:
+        """Nothing that it is made from has changed: what others wrote need not be kept for it."""
+        with self._ltm.lock:
+            if group is self._groups.get(group.key) and not self._pending(group):
+                self._ltm.set_watermarks(group.ids, group.watermark, self._ltm.last_lsn)
+                self._note_passed(group)
 
 
 class _Running:
@@ -542,7 +610,8 @@ class _Running:
     def __init__(self, refresher: Refresher, group: Group, tables: Tables) -> None:
         self._refresher, self._group, self._tables = refresher, group, tables
         self._ltm = refresher._ltm
-        self.logged = Logged({}, 0, None)
+        #: What was read from the log, because it was not in memory any more.
+        self._logged = Logged({}, 0)
         self._look_ups_count = 0
         self._read_s = 0.0
         self._work_s = 0.0
@@ -561,8 +630,8 @@ class _Running:
         try:
             self._carry_out(stepping)
         except Exception:
-            if not refresher._engine.failed:
-                self._drop(progress)
+            if self._opened and not refresher._engine.failed:
+                self.drop(progress)
             raise
         finally:
             refresher._open.pop(progress.id, None)
@@ -593,7 +662,7 @@ class _Running:
                 case Pause():
                     refresher._turns.pause()
                 case Changes(source_id):
-                    answer = self._changes(source_id, w1)
+                    answer = self._changes(source_id, w0, w1)
                 case Show(view, keys):
                     answer = self._show(view, keys, w0, w1)
                 case Work():
@@ -605,18 +674,19 @@ class _Running:
                     if isinstance(record, Published):
                         refresher._publish(self._group, record)
 
-    def _changes(self, source_id: int, w1: int) -> list[Sequence[tuple[object, ...]]]:
-        """What a table did in this step. Since the step was begun, memory may have been left to the log again."""
-        refresher, logged = self._refresher, self.logged
-        position = self._ltm.positions[self._group.key]
-        while logged.up_to < w1:
-            up_to = min(refresher._subsystem.missing_up_to((source_id,), logged.up_to), w1)
-            if up_to == logged.up_to:
-                break
+    def _changes(self, source_id: int, w0: int, w1: int) -> list[Sequence[tuple[object, ...]]]:
+        """What a table did in this step. What is not in memory is read from the log, of all sources at once; while the
+        writers go on, more may be left to the log."""
+        refresher = self._refresher
+        ids, position = refresher._watched[self._group.key], self._ltm.positions[self._group.key]
+        if not self._logged.up_to:
+            self._logged = Logged({}, w0)
+        while (up_to := min(refresher._subsystem.missing_up_to(ids, self._logged.up_to), w1)) > self._logged.up_to:
             assert position is not None, "a step that was opened has its changes in the log"
-            logged = logged.and_then(refresher.read_changes((source_id,), position, logged.up_to, up_to))
-        waiting = refresher._subsystem.changes(source_id, logged.up_to, w1)
-        return [*logged.by_source.get(source_id, ()), *waiting]
+            more = refresher.read_changes(ids, position, self._logged.up_to, up_to)
+            self._logged = self._logged.and_then(more)
+        waiting = refresher._subsystem.changes(source_id, self._logged.up_to, w1)
+        return [*self._logged.by_source.get(source_id, ()), *waiting]
 
     def _persist(self, record: StepRecord, point: str) -> None:
         began = time.perf_counter()
@@ -666,10 +736,8 @@ class _Running:
                     began = time.perf_counter()
         raise OperationalError(f"{WORKERS_MAX} view managers died over one slot", hint="see what kills them")
 
-    def _drop(self, progress: Progress) -> None:
+    def drop(self, progress: Progress) -> None:
         """The step failed: what its slots have written is taken back."""
-        if not self._opened:
-            return
         touched = progress.touched()
         w0 = progress.opened.w0
         rows: dict[int, list[tuple[bytes, Row | None]]] = {}
@@ -679,7 +747,11 @@ class _Running:
         for shown in progress.shown.values():
             back = tuple((view_id, [(key, new, old) for key, old, new in writes]) for view_id, writes in shown.rows)
             self._refresher.persist(shown._replace(rows=back), "taken back")
-        self._refresher.persist(progress.dropped(rows), "dropped")
+        try:
+            self._refresher.persist(progress.dropped(rows), "dropped")
+        except StepTooLarge:
+            # A batch removes everything that it finds, also at W1.
+            self._refresher._give_up_locked(self._group)
         self._refresher._engine.flush_steps()
 
 

@@ -44,11 +44,15 @@ from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
 from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
 from .steps import (
+    REFRESHED,
+    SHOWN,
+    Cut,
     Dropped,
     Opened,
     Published,
     Refreshed,
     Shown,
+    StepId,
     StepRecord,
     contributions_of_plain,
     plain_step,
@@ -91,6 +95,9 @@ PAGE_CELLS = 256
 FAN_OUT_SAMPLE_ROWS = 20
 FAN_OUT_COUNT_MAX = 1_000
 
+#: The pins of steps: beyond those of watermarks, which are timestamps.
+_STEP_READER = -(1 << 62)
+
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 #: Half the time of calling Cell.
@@ -114,6 +121,14 @@ class _Order(NamedTuple):
     rows_count: int
     frozen: dict[bytes, Version[Any]]
     keys: list[bytes]
+
+
+#: The same of a slot.
+_LoggedSlot: TypeAlias = tuple[int, StepId, int, int, tuple[tuple[int, tuple[tuple[bytes, Row, Row], ...]], ...]]
+
+
+class StepTooLarge(DataError):
+    """One record of a step does not fit into the log. Nothing has changed."""
 
 
 class Ltm:
@@ -149,6 +164,8 @@ class Ltm:
         #: Of each deferred view: every change above its watermark comes after this lsn. None: the log has not all of
         #: them any more, and only a batch refresh helps.
         self.positions: dict[int, int | None] = {}
+        #: Moments at which steps of views that are far behind may end, oldest first. Rows are kept as of them.
+        self.cuts: deque[Cut] = deque()
         #: The same for views whose contents are being computed, by whoever does it.
         self.log_pins: dict[int, int] = {}
         #: Bytes that were ever written to the log since it was opened.
@@ -157,7 +174,6 @@ class Ltm:
         self.history: History | None = None
         #: As of the last checkpoint: log records up to here are not kept for them.
         self.history_lsn = 0
-        self._pinned_marks: set[int] = set()
         #: When each of the dropped tables, indexes and views was dropped.
         self._dropped_ts: dict[int, int] = {}
         #: Every version at or below it is in the store; every log record up to the lsn too.
@@ -197,7 +213,7 @@ class Ltm:
         """
         packed = pack(plain_step(record))
         if len(packed) > TRANSACTION_BYTES_MAX:
-            raise DataError(
+            raise StepTooLarge(
                 f"a step of a deferred view is too large: {len(packed)} bytes, at most {TRANSACTION_BYTES_MAX}",
                 hint="it is refreshed by a batch instead",
             )
@@ -217,12 +233,31 @@ class Ltm:
                 put_shown(record, self.tables)
             case Dropped():
                 put_back(record, self.tables)
-            case Opened() | Published():
-                pass  # what it says concerns readers and view managers
+                self.horizon.unpin(_STEP_READER - record.views[0])
+            case Opened():
+                self.pin_step(record)
+            case Cut():
+                self._keep_cut(record)
+            case Published():
+                pass  # what it says concerns readers
+
+    def _keep_cut(self, cut: Cut) -> None:
+        self.cuts.append(cut)
+        self.horizon.pins[cut.commit_ts] = cut.commit_ts
+
+    def drop_cuts(self, lowest: int) -> None:
+        """All deferred views are at `lowest` or above it: no step will end there any more."""
+        while self.cuts and self.cuts[0].commit_ts <= lowest:
+            self.horizon.unpin(self.cuts.popleft().commit_ts)
+
+    def pin_step(self, opened: Opened) -> None:
+        """A step reads its sources as of its W0, which is pinned as their watermark, and as of its W1."""
+        self.horizon.pins[_STEP_READER - opened.views[0]] = opened.w1
 
     def publish(self, record: Published) -> None:
         """Readers of these views read at W1 from now on."""
         self.set_watermarks(record.views, record.w1, record.position)
+        self.horizon.unpin(_STEP_READER - record.views[0])
 
     def set_watermarks(self, views: Iterable[int], watermark: int, position: int | None) -> None:
         for view_id in views:
@@ -236,12 +271,8 @@ class Ltm:
 
     def _pin_watermarks(self) -> None:
         """Base rows stay as they are at each watermark: the next step begins there."""
-        pins = self.horizon.pins
         marks = {view.versions.horizon.durable_ts for view in self.tables.views.values() if view.view.deferred}
-        pins.update((-mark, mark) for mark in marks if mark)
-        for pinned in self._pinned_marks - marks:
-            pins.pop(-pinned, None)
-        self._pinned_marks = marks
+        self.horizon.watermarks.ts = tuple(sorted(marks - {0}))
 
     @property
     def last_lsn(self) -> int:
@@ -264,8 +295,8 @@ class Ltm:
     def read_contributions(
         self, after_lsn: int, up_to_lsn: int, view_ids: frozenset[int]
     ) -> Iterator[tuple[int, CommitRecord | StepRecord]]:
-        """As `read_log`, for whoever wants contributions to these views only: transactions have nothing else, and those
-        without any are left out."""
+        """As `read_log`, for whoever wants contributions to these views only: transactions and slots have nothing else,
+        and those without any are left out. So is what views show."""
         for record in self._log.read(after_lsn + 1):
             if record.lsn > up_to_lsn:
                 return
@@ -276,7 +307,12 @@ class Ltm:
                     if wanted:
                         contributions = contributions_of_plain(wanted)
                         yield record.lsn, CommitRecord(tx_ids, commit_ts, version, (), contributions)
-                elif item[0] != _CATALOG:
+                elif item[0] == REFRESHED:
+                    _, step, level, slot, parts = cast(_LoggedSlot, item)
+                    wanted = tuple(part for part in parts if part[0] in view_ids)
+                    if wanted:
+                        yield record.lsn, Refreshed(step, level, slot, contributions_of_plain(wanted))
+                elif item[0] not in (_CATALOG, SHOWN):
                     yield record.lsn, step_of_plain(item)
 
     def place_before(self, ts: int) -> int | None:
@@ -297,8 +333,12 @@ class Ltm:
         kept = [position for position in self.positions.values() if position is not None]
         return min([*kept, *self.log_pins.values(), self.history_lsn])
 
+    def bytes_after(self, lsn: int) -> int:
+        """About how many bytes the log has after a place."""
+        return self._log.bytes_since(lsn + 1)
+
     def log_kept(self) -> tuple[int, int]:
-        """The oldest log record that is kept, for recovery, deferred views or history, and about how many bytes follow."""
+        """The oldest log record that is kept, for whatever reason, and about how many bytes follow."""
         oldest_lsn = self._log.oldest_lsn
         return oldest_lsn, self._log.bytes_since(oldest_lsn)
 
@@ -359,7 +399,7 @@ class Ltm:
         for view_id, rows in tables.views_by_id.items():
             shared = rows.versions.horizon is self.horizon
             if rows.view.deferred and shared:
-                own = Horizon(self.horizon.pins)
+                own = Horizon(self.horizon)
                 own.publish(self.horizon.durable_ts)
                 self._set_horizon(rows, own)
             elif not rows.view.deferred and not shared:
@@ -691,7 +731,7 @@ class Ltm:
 
     def rows_as_of(self, rows: TableRows | ViewRows, keys: list[bytes], at: int) -> list[Row | None]:
         """The rows of a table, or those that a view shows, under these keys."""
-        stored = rows.versions.each_at(keys, at)
+        stored = rows.versions.each_at(keys, at, self.lock.owned)
         if stored is None:
             stored = [self.read(rows.versions, key, at) for key in keys]
         if isinstance(rows, TableRows):
@@ -873,13 +913,14 @@ class Ltm:
             frozen = list(tables.versions.values())
             unmade = self._freeze(tables, elsewhere)
             oldest = self.horizon.oldest()
-            progress = self._progress()
+            progress, cuts = self._progress(), [tuple(cut) for cut in self.cuts]
             needed_lsn = min(lsn, self._needed_lsn())
         self._prune(oldest)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
             "position": pack((lsn, frozen_ts)),
             "progress": pack(progress),
+            "cuts": pack(cuts),
         }
         max_keys = self._write_elsewhere(frozen, unmade, oldest, meta) if elsewhere else None
         if max_keys is None:
@@ -998,11 +1039,16 @@ class Ltm:
         self._note_stored_keys()
         for view_id, watermark, place in self._stored_progress():
             self.set_watermarks((view_id,), watermark, place)
+        for cut in cast("list[tuple[int, int]]", unpack(self._store.meta("cuts") or pack([]))):
+            self._keep_cut(Cut(*cut))
         for record in self._log.read(lsn + 1):
             for item in unpack_stream(record.payload):
                 self._replay(item)
-        self.horizon.sealed_ts = self.horizon.durable_ts
-        return self.horizon.durable_ts
+            # Flush by flush, as it was written: deferred views read below the newest versions.
+            self.horizon.sealed_ts = self.horizon.durable_ts
+        # Watermarks and the ends of steps are issued timestamps too: a commit must not come below them, whatever the
+        # clock says.
+        return max([self.horizon.durable_ts, *self.horizon.watermarks.ts, *self.horizon.pins.values()])
 
     def _stored_progress(self) -> list[tuple[int, int, int | None]]:
         progress = self._store.meta("progress")
@@ -1120,15 +1166,15 @@ class _Writing:
         for key in keys:
             ts, row, older = frozen[key]
             before_ts = replaced.get(key)
-            if before_ts == ts:
-                before_ts = None  # several slots of a step wrote it, and a checkpoint came between
             if ts <= oldest:
                 # Nobody sees anything older.
                 if row is not None:
                     cells.append(Cell(key, ts, encode(row)))
-                if before_ts is not None:
+                if before_ts is not None and (before_ts != ts or row is None):
                     self.removed.append((key, before_ts))
                 continue
+            if before_ts == ts:
+                before_ts = None  # several slots of a step wrote it, and a checkpoint came between: it is overwritten
             cells.append(Cell(key, ts, None if row is None else encode(row)))
             if row is None:
                 self.notes.append((ts, key, ts))

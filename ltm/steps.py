@@ -4,6 +4,7 @@
     refreshed   (step, level, slot, contributions)   one slot's part of □V, written at version W1: nobody reads it yet
     shown       (step, level, rows before and after) what the views of this level show: for those made from them
     published   (views, W0, W1, position)            readers read at W1 from now on, and every change up to it is in
+    cut         (commit_ts, position)                a moment at which later steps may end: rows are kept as of it
     dropped     (views, W0, W1, rows)                the step failed: at W1 the rows are again what they were at W0
 
 A slot that is in the log is not refreshed again, whoever repeats it: that is how every change counts exactly once.
@@ -21,7 +22,7 @@ from .outputs import Write
 from .tables import Tables, ViewRows
 
 #: The first word of a log record: 0 and 1 are transactions and catalogs.
-OPENED, REFRESHED, SHOWN, PUBLISHED, DROPPED = 2, 3, 4, 5, 6
+OPENED, REFRESHED, SHOWN, PUBLISHED, DROPPED, CUT = 2, 3, 4, 5, 6, 7
 
 #: A step by its lowest view and its W1.
 StepId: TypeAlias = tuple[int, int]
@@ -71,9 +72,21 @@ class Dropped(NamedTuple):
     rows: tuple[tuple[int, list[tuple[bytes, Row | None]]], ...]
 
 
-StepRecord: TypeAlias = Opened | Refreshed | Shown | Published | Dropped
+class Cut(NamedTuple):
+    commit_ts: int
+    position: int
 
-_KINDS: dict[type, int] = {Opened: OPENED, Refreshed: REFRESHED, Shown: SHOWN, Published: PUBLISHED, Dropped: DROPPED}
+
+StepRecord: TypeAlias = Opened | Refreshed | Shown | Published | Dropped | Cut
+
+_KINDS: dict[type, int] = {
+    Opened: OPENED,
+    Refreshed: REFRESHED,
+    Shown: SHOWN,
+    Published: PUBLISHED,
+    Dropped: DROPPED,
+    Cut: CUT,
+}
 
 
 def plain_step(record: StepRecord) -> tuple[object, ...]:
@@ -96,6 +109,8 @@ def step_of_plain(item: tuple[object, ...]) -> StepRecord:
         step, level, rows = cast("tuple[StepId, int, tuple[tuple[int, tuple[Write, ...]], ...]]", fields)
         made = [(view, [(key, _one_nan(old), _one_nan(new)) for key, old, new in writes]) for view, writes in rows]
         return Shown(step, level, tuple(made))
+    if kind == CUT:
+        return Cut(*cast("tuple[int, int]", fields))
     if kind == PUBLISHED:
         return Published(*cast("tuple[tuple[int, ...], int, int, int, int]", fields))
     views, w0, w1, restored = cast(

@@ -94,6 +94,8 @@ class Tables:
         self.by_id: dict[int, TableRows] = {}
         self.views: dict[str, ViewRows] = {}
         self.views_by_id: dict[int, ViewRows] = {}
+        #: A number for each deferred view, equal for those that move together; the coordinator makes it on first use.
+        self.group_keys: dict[str, int] | None = None
         #: The views whose rows show minima and maxima.
         self.computed: set[str] = set()
         self.versions: dict[int, TableVersions] = {}  # type: ignore[type-arg]  # rows and index entries alike
@@ -157,7 +159,7 @@ class Tables:
         else:
             plan = compile_view(view.name, view.id, view.relation, _Chosen(self, view), view.indexes)
         # A deferred view has a horizon of its own: nobody reads it above its watermark.
-        own = Horizon(horizon.pins) if view.deferred else horizon
+        own = Horizon(horizon) if view.deferred else horizon
         versions = known.versions if known else RowVersions(view.id, own, make_pack(), _decode_view_row)
         if known is not None and plan is known.plan:
             entries = known.indexes

@@ -38,23 +38,34 @@ class NotLoaded(Exception):
         self.prefixes = prefixes
 
 
+class Watermarks:
+    """Of all deferred views, in order. Replaced as a whole: some look without the lock."""
+
+    __slots__ = ("ts",)
+
+    def __init__(self) -> None:
+        self.ts: tuple[int, ...] = ()
+
+
 class Horizon:
     """Who still reads what: decides which superseded versions may be forgotten.
 
     durable_ts   every version at or below it is durable; new readers read there
     sealed_ts    every version at or below it is durable or in the flush that is under way
     pins         the timestamps of readers at work, by reader
+    watermarks   of deferred views: their next steps begin there
 
-    The rows of a deferred view have a horizon of their own, where both are its watermark: a step writes above it, and
-    nobody reads that before it is published. The pins are the same for all.
+    The rows of a deferred view have a horizon of their own, where the first two are its watermark: a step writes above
+    it, and nobody reads that before it is published. Pins and watermarks are the same for all (`main`).
     """
 
-    __slots__ = ("durable_ts", "pins", "sealed_ts")
+    __slots__ = ("durable_ts", "pins", "sealed_ts", "watermarks")
 
-    def __init__(self, pins: dict[int, int] | None = None) -> None:
+    def __init__(self, main: Horizon | None = None) -> None:
         self.durable_ts = 0
         self.sealed_ts = 0
-        self.pins: dict[int, int] = {} if pins is None else pins
+        self.pins: dict[int, int] = {} if main is None else main.pins
+        self.watermarks: Watermarks = Watermarks() if main is None else main.watermarks
 
     def publish(self, ts: int) -> None:
         """Readers read there from now on."""
@@ -74,11 +85,17 @@ class Horizon:
 
     def pinned_between(self, low: int, high: int) -> bool:
         """Is there a reader that sees a version written at `low` and superseded at `high`?"""
+        marks = self.watermarks.ts
+        if marks:
+            # There may be thousands of deferred views, and this is asked for every row that is written again.
+            place = bisect_left(marks, low)
+            if place < len(marks) and marks[place] < high:
+                return True
         return any(low <= at < high for at in list(self.pins.values()))
 
     def oldest(self) -> int:
         """Nobody reads below it, now or later."""
-        return min([self.durable_ts, *list(self.pins.values())])
+        return min([self.durable_ts, *self.watermarks.ts[:1], *list(self.pins.values())])
 
 
 class _Keys(NamedTuple):
@@ -202,12 +219,17 @@ class TableVersions(Generic[R]):
                 version = version[2]
         return ABSENT if key > self.stored_max else None
 
-    def each_at(self, keys: list[bytes], ts: int) -> list[R | None] | None:
-        """The row that a reader at `ts` sees under each key; None if one of them is not in memory."""
+    def each_at(self, keys: list[bytes], ts: int, keep: bool) -> list[R | None] | None:
+        """The row that a reader at `ts` sees under each key; None if one of them is not in memory. `keep`: they are
+        needed again, so they stay for another generation; the caller holds the lock."""
         in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
         rows: list[R | None] = []
         for key in keys:
-            version = in_dirty(key) or in_frozen(key) or in_young(key) or in_old(key)
+            version = in_dirty(key) or in_frozen(key) or in_young(key)
+            if version is None:
+                version = in_old(key)
+                if keep and version is not None:
+                    self.young[key] = version
             if version is None or version[0] > ts:
                 version = self.at(key, ts)
                 if version is None:
@@ -289,7 +311,7 @@ class TableVersions(Generic[R]):
     def put_many(self, changes: Sequence[tuple[bytes, R | None, R | None]], ts: int) -> None:
         """`put` for each (key, old row, new row)."""
         dirty, horizon = self.dirty, self.horizon
-        sealed_ts, pins = horizon.sealed_ts, horizon.pins
+        sealed_ts, pins, marks = horizon.sealed_ts, horizon.pins, horizon.watermarks.ts
         rows_count = len(dirty) + len(changes)
         for key, old, new in changes:
             head = dirty.get(key)
@@ -298,7 +320,7 @@ class TableVersions(Generic[R]):
                 head_ts, row, older = head
                 if head_ts > sealed_ts:
                     dirty[key] = (ts, new, older)
-                elif older is None or (pins and horizon.pinned_between(older[0], head_ts)):
+                elif older is None or ((pins or marks) and horizon.pinned_between(older[0], head_ts)):
                     dirty[key] = (ts, new, head)
                 else:
                     dirty[key] = (ts, new, (head_ts, row, older[2]))
@@ -317,7 +339,7 @@ class TableVersions(Generic[R]):
         if ts > horizon.sealed_ts:
             # Not yet in any flush: it becomes durable together with the new version, nobody ever reads between them.
             return older
-        if older is None or (horizon.pins and horizon.pinned_between(older[0], ts)):
+        if older is None or ((horizon.pins or horizon.watermarks.ts) and horizon.pinned_between(older[0], ts)):
             return head
         return (ts, row, older[2])
 

@@ -119,7 +119,9 @@ class Evaluators:
         costs = self.costs[ROW_WISE]
         if costs.are_due(rows_count):
             return None, MEASURED_ROWS_MIN
-        return (COLUMNS, MEASURED_ROWS_MIN) if costs.cheaper == COLUMNS and rows_count >= MEASURED_ROWS_MIN else (ROWS, 1)
+        return (
+            (COLUMNS, MEASURED_ROWS_MIN) if costs.cheaper == COLUMNS and rows_count >= MEASURED_ROWS_MIN else (ROWS, 1)
+        )
 
     def run_changes(
         self, evaluator: str | None, place: _Place, law: Law, table: Table, changes: Sequence[Change], groups: _Groups

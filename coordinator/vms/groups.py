@@ -1,4 +1,4 @@
-"""Which deferred views move together: those of one DAG, those of a named group, and the hidden views they are made from."""
+"""Which deferred views move together: those of one DAG, those of a named group, and the hidden views below them."""
 
 from __future__ import annotations
 
@@ -76,6 +76,13 @@ def groups_of(tables: Tables) -> list[Group]:
     for name, rows in deferred.items():
         members.setdefault(find(name), []).append(rows)
     return [Group(tuple(rows), quickest(_of_users(rows))) for rows in members.values()]
+
+
+def group_keys(tables: Tables) -> dict[str, int]:
+    """For each deferred view the key of its group, as of these tables."""
+    if tables.group_keys is None:
+        tables.group_keys = {rows.view.name: group.key for group in groups_of(tables) for rows in group.views}
+    return tables.group_keys
 
 
 def _of_users(rows: list[ViewRows]) -> list[View]:

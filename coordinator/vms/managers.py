@@ -142,7 +142,7 @@ class ViewManagers:
             self._commanding.release()
 
     def _member(self, id: int) -> ViewManager:
-        manager = self._members.get(id)
+        manager = self._members.get(id) if isinstance(id, int) else None
         if manager is None:
             known = ", ".join(map(str, sorted(self._members)))
             raise ProgrammingError(f"there is no view manager {id!r}", hint=f"there are {known}")

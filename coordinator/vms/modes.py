@@ -17,8 +17,15 @@ class Mode(NamedTuple):
     target_ms: float | None = None
 
 
+#: Below it there is no use in waiting: the next step begins when there are changes.
+INTERVAL_MS_MIN = 1.0
+
+
 def interval_text(interval_ms: float) -> str:
-    return f"{interval_ms:g}ms"
+    """As short as it can be said exactly: 3600000ms, 2.5ms."""
+    if interval_ms < INTERVAL_MS_MIN:
+        return "0ms"
+    return f"{int(interval_ms) if interval_ms == int(interval_ms) else interval_ms!r}ms"
 
 
 def target_text(target_ms: float) -> str:

@@ -116,7 +116,9 @@ class Schedule:
     retry_at_ms: float = float("-inf")
     #: The step that is under way was asked for: it says nothing about the interval.
     asked: bool = False
+    #: Somebody has the group for himself, or waits to have it: no step begins.
     held: int = 0
+    awaited: int = 0
     steps_count: int = 0
     last: Cost | None = None
     tuning: Tuning = field(default_factory=Tuning)
@@ -163,7 +165,7 @@ class Scheduler:
         soonest_ms = float("inf")
         for group, changes_wait in waiting:
             schedule = self.schedules[group.key]
-            if schedule.held:
+            if schedule.held or schedule.awaited:
                 continue
             due_ms = schedule.due_ms(changes_wait)
             if schedule.wanted_ts > group.watermark:

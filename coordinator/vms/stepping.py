@@ -1,5 +1,6 @@
 """One step of a group of deferred views, from W0 to W1.
 
+    open      W0, W1 and the slots are in the log; what tables and views are at W1 is kept from here on
     prepare   the net changes of all sources between W0 and W1
     level     for each level of the group, lowest first: every slot propagates its share and is refreshed at W1; when
               all slots are in, what the views of this level show at W0 and at W1 is the change table of those above
@@ -11,7 +12,7 @@ records in the log end (`Progress`): slots that are in are not refreshed again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, cast
 
@@ -24,7 +25,7 @@ from ...ltm.tables import TableRows, Tables, ViewRows
 from ..transaction import touched_keys
 from .groups import Group
 from .hash_ring import HashRing
-from .subsystem import Net, divided, net
+from .subsystem import Net, divide, net
 
 #: Changed rows that are netted before writers go on: about a millisecond.
 NET_ROWS = 4_000
@@ -72,9 +73,10 @@ _Stepping: TypeAlias = Generator[Instruction, object, None]
 
 @dataclass(slots=True)
 class Progress:
-    """What the log has of an open step."""
+    """What the log has of an open step. `lost`: it failed, and has to be dropped."""
 
     opened: Opened
+    lost: bool = False
     refreshed: dict[tuple[int, int], Refreshed] = field(default_factory=dict)
     shown: dict[int, Shown] = field(default_factory=dict)
 
@@ -87,7 +89,9 @@ class Progress:
         if isinstance(record, Refreshed):
             self.refreshed[record.level, record.slot] = record
         elif isinstance(record, Shown):
-            self.shown[record.level] = record
+            # The second of a level takes the first one back: the step had failed.
+            self.lost = self.lost or record.level in self.shown
+            self.shown.setdefault(record.level, record)
 
     def touched(self) -> dict[int, set[bytes]]:
         """The keys that its slots wrote, by view."""
@@ -117,11 +121,12 @@ class Stepping:
 
     def run(self) -> _Stepping:
         opened = self.progress.opened
+        if not self._resumed:
+            # Before the first pause: from here on the versions at W1 are kept, also by recovery.
+            yield Persist(opened, "opened")
         for name, source in self._group.sources(self._tables).items():
             yield from self._prepare(name, source)
         if self._shares:
-            if not self._resumed:
-                yield Persist(opened, "opened")
             for number, views in enumerate(self._group.levels()):
                 yield from self._level(number, views)
         yield Persist(Published(opened.views, opened.w0, opened.w1, opened.position), "published")
@@ -130,21 +135,29 @@ class Stepping:
 
     def _prepare(self, name: str, source: TableRows | ViewRows) -> _Stepping:
         if isinstance(source, TableRows):
-            changes: Net = {}
-            counted = 0
-            for writes in cast("list[list[Write]]", (yield Changes(source.table.id))):
-                net(changes, writes if _is_wide(writes, source) else _padded(writes, source))
-                counted += len(writes)
-                if counted > NET_ROWS:
-                    counted = 0
-                    yield Pause()
-        else:
-            keys = yield from self._touched_of(source)
-            writes_of_view: list[Write] = []
-            yield from self._show(source, keys, writes_of_view)
-            changes = {key: (old, new) for key, old, new in writes_of_view}
-        self._divide(name, changes)
-        yield Pause()
+            yield from self._prepare_table(name, source)
+            return
+        keys = yield from self._touched_of(source)
+        writes: list[Write] = []
+        yield from self._show(source, keys, writes)
+        yield from self._divide(name, writes)
+
+    def _prepare_table(self, name: str, source: TableRows) -> _Stepping:
+        transactions = cast("list[list[Write]]", (yield Changes(source.table.id)))
+        if all(old is None for writes in transactions for _, old, _ in writes):
+            # Nothing but inserts: no row comes twice, so there is nothing to net.
+            inserted = [_wide(writes, source) for writes in transactions]
+            yield from self._divide(name, [write for writes in inserted for write in writes])
+            return
+        changes: Net = {}
+        counted = 0
+        for writes in transactions:
+            net(changes, _wide(writes, source))
+            counted += len(writes)
+            if counted > NET_ROWS:
+                counted = 0
+                yield Pause()
+        yield from self._divide(name, [(key, old, new) for key, (old, new) in changes.items()])
 
     def _touched_of(self, view: ViewRows) -> Generator[Instruction, object, list[bytes]]:
         """The keys of a synchronous view that show something else, perhaps."""
@@ -158,11 +171,16 @@ class Stepping:
                     keys[view.plan.keys.encode_short(item.key_values[:key_count])] = None
         return list(keys)
 
-    def _divide(self, name: str, changes: Net) -> None:
-        shares = divided(changes, self._ring)
-        if shares:
-            self._shares[name] = shares
-            self.changed_rows += sum(map(len, shares.values()))
+    def _divide(self, name: str, writes: Sequence[Write]) -> _Stepping:
+        """The net change of a source, as the change tables of the slots."""
+        shares: dict[int, list[Change]] = {slot: [] for slot in self._ring.members}
+        for first in range(0, len(writes), NET_ROWS):
+            divide(writes[first : first + NET_ROWS], self._ring, shares)
+            yield Pause()
+        some = {slot: share for slot, share in shares.items() if share}
+        if some:
+            self._shares[name] = some
+            self.changed_rows += sum(map(len, some.values()))
 
     # -- levels
 
@@ -183,7 +201,7 @@ class Stepping:
                 yield Persist(Refreshed(progress.id, number, slot, contributions), "refreshed")
         if number in progress.shown:
             logged = progress.shown[number].rows
-            self._note_shown({self._tables.views_by_id[view_id].view.name: rows for view_id, rows in logged})
+            yield from self._note_shown({self._tables.views_by_id[view].view.name: rows for view, rows in logged})
         else:
             yield from self._show_level(number, affected)
 
@@ -203,7 +221,7 @@ class Stepping:
                 logged.append((view.view.id, writes))
         if logged:
             yield Persist(Shown(self.progress.id, number, tuple(logged)), "shown")
-        self._note_shown(shown)
+        yield from self._note_shown(shown)
 
     def _touched(self, number: int, view: ViewRows) -> list[bytes]:
         mine = [
@@ -222,22 +240,16 @@ class Stepping:
             writes += cast("list[Write]", (yield Show(view, keys[first : first + SHOW_ROWS])))
             yield Pause()
 
-    def _note_shown(self, shown: Mapping[str, list[Write]]) -> None:
+    def _note_shown(self, shown: Mapping[str, list[Write]]) -> _Stepping:
         self._shown.update(shown)
         for name, writes in shown.items():
-            self._divide(name, {key: (old, new) for key, old, new in writes})
+            yield from self._divide(name, writes)
 
 
-def _is_wide(writes: Sequence[Write], source: TableRows) -> bool:
-    """Whether the rows of one transaction have all columns: they may be from before one was added."""
-    return not writes or all(row is None or len(row) == len(source.table.columns) for row in _rows_of(writes[0]))
-
-
-def _rows_of(write: Write) -> tuple[Row | None, Row | None]:
-    return write[1], write[2]
-
-
-def _padded(writes: Iterable[Write], source: TableRows) -> Iterator[Write]:
+def _wide(writes: Sequence[Write], source: TableRows) -> Sequence[Write]:
+    """The writes of one transaction with all columns: its rows may be from before one was added."""
+    first = (row for row in writes[0][1:] if isinstance(row, tuple)) if writes else iter(())
+    if all(len(row) == len(source.table.columns) for row in first):
+        return writes
     pad = source.codec.pad
-    for key, old, new in writes:
-        yield key, None if old is None else pad(old), None if new is None else pad(new)
+    return [(key, None if old is None else pad(old), None if new is None else pad(new)) for key, old, new in writes]

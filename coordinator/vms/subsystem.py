@@ -44,6 +44,8 @@ class Subsystem:
         #: Everything of a queue above this commit_ts is in memory.
         self._complete_above: dict[int, int] = {}
         self._rows_count = 0
+        #: Changed rows that it ever heard of.
+        self.rows_fed = 0
         #: Changed rows of each table since it is watched.
         self._totals: dict[int, int] = {}
 
@@ -73,6 +75,7 @@ class Subsystem:
             self._totals[source_id] += len(rows)
             fed += len(rows)
         self._rows_count += fed
+        self.rows_fed += fed
         if self._rows_count > self._rows_max:
             self._forget()
         return bool(fed)
@@ -122,23 +125,6 @@ class Subsystem:
         """What a table's transactions of above < commit_ts <= up_to did, in order, as far as it is in memory."""
         return [item.rows for item in self._queues.get(source_id, ()) if above < item.commit_ts <= up_to]
 
-    def limit(self, ids: Iterable[int], above: int, up_to: int, rows_max: int) -> int:
-        """Where a step of at most about `rows_max` changed rows may end, `up_to` if it need not be shorter."""
-        if self._rows_count <= rows_max:
-            return up_to
-        waiting = sorted(
-            (item.commit_ts, len(item.rows))
-            for source_id in ids
-            for item in self._queues.get(source_id, ())
-            if above < item.commit_ts <= up_to
-        )
-        count = 0
-        for commit_ts, rows_count in waiting:
-            count += rows_count
-            if count >= rows_max:
-                return commit_ts
-        return up_to
-
 
 def changes_of(record: CommitRecord, ids: Container[int]) -> list[tuple[int, Sequence[tuple[object, ...]]]]:
     """What a transaction did to these tables and synchronous views."""
@@ -155,19 +141,16 @@ def net(known: Net, writes: Iterable[Write]) -> None:
         known[key] = (old, new) if before is None else (before[0], new)
 
 
-def divided(changes: Net, ring: HashRing) -> dict[int, list[Change]]:
-    """A net change as a change table, by the view manager that gets it."""
-    shares: dict[int, list[Change]] = {member: [] for member in ring.members}
+def divide(writes: Iterable[Write], ring: HashRing, shares: Mapping[int, list[Change]]) -> None:
+    """Add a net change to the change tables of the view managers that get its rows."""
+    owner = ring.owner
     alone = shares[ring.members[0]] if len(ring.members) == 1 else None
-    for key, (old, new) in changes.items():
-        if old is not None:
-            if new is not None and same_row(old, new):
-                continue
-            share = alone if alone is not None else shares[ring.owner(key)]
-            share.append((old, -1))
+    for key, old, new in writes:
+        share = shares[owner(key)] if alone is None else alone
+        if old is None:
             if new is not None:
                 share.append((new, 1))
-        elif new is not None:
-            share = alone if alone is not None else shares[ring.owner(key)]
-            share.append((new, 1))
-    return {member: share for member, share in shares.items() if share}
+        elif new is None:
+            share.append((old, -1))
+        elif not same_row(old, new):
+            share += ((old, -1), (new, 1))

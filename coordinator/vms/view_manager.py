@@ -27,7 +27,7 @@ _ANYTHING: Sequence[Change] = (((), 1),)
 
 
 class ViewManager:
-    """One worker. `rows_count` and `busy_ms` say how much it did, `load` how busy it is now: the share of a step's time."""
+    """One worker. `rows_count` and `busy_ms` say how much it did, `load` how busy it is now (share of time)."""
 
     __slots__ = ("busy_ms", "id", "load", "ltm", "piece_rows", "rows_count", "slots_count")
 

@@ -44,7 +44,8 @@ class MemoryLog:
     def trim(self, below_lsn: int) -> None:
         with self._lock:
             self._check_open()
-            count = min(max(below_lsn - self._oldest_lsn, 0), len(self._records))
+            # The newest one stays, as in a file: it tells when the log begins.
+            count = min(max(below_lsn - self._oldest_lsn, 0), max(len(self._records) - 1, 0))
             del self._records[:count]
             del self._bytes_before[:count]
             self._oldest_lsn += count

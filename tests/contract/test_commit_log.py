@@ -119,6 +119,19 @@ class CommitLogContract:
                 continue
             assert found == numbered(written, from_lsn)
 
+    def test_the_oldest_lsn_is_the_lowest_that_can_be_read(self, log: AnyLog) -> None:
+        assert log.oldest_lsn == 1
+        for payload in payloads(100):
+            log.append(payload)
+        assert log.oldest_lsn == 1
+        for below_lsn in (50, 101, 200):
+            log.trim(below_lsn)
+            oldest = log.oldest_lsn
+            assert 1 < oldest <= min(below_lsn, 100), "the newest record stays"
+            assert contents(log, oldest)[0][0] == oldest
+            with pytest.raises(OperationalError):
+                contents(log, oldest - 1)
+
     def test_bytes_since_follows_appends_and_trims(self, log: AnyLog) -> None:
         for _ in range(200):
             log.append(bytes(1000))

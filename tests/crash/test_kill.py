@@ -25,10 +25,10 @@ SEED = 20_240_229
 
 
 class Zygote:
-    """The warm parent of all writers."""
+    """The warm parent of all writers, or of the children of another module like `writer`."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", writer.__name__]
+    def __init__(self, module: str = writer.__name__) -> None:
+        command = [sys.executable, "-m", module]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
@@ -36,9 +36,9 @@ class Zygote:
         assert self._process.stdout is not None
         self._lines = open(self._process.stdout.fileno(), "rb", closefd=False)  # noqa: SIM115  # closed by close()
 
-    def start(self, path: Path, mode: str, acknowledged: list[int]) -> None:
+    def start(self, path: Path, mode: str, **arguments: object) -> None:
         assert self._process.stdin is not None
-        request = {"path": str(path), "mode": mode, "acknowledged": acknowledged}
+        request = {"path": str(path), "mode": mode, **arguments}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
     def line(self) -> tuple[str, str]:
@@ -72,7 +72,7 @@ class Victim:
 
     def cycle(self, mode: str, markers: set[str], delay_ms: tuple[float, float]) -> None:
         """Start a writer and kill it a random while after it has reported each of `markers`."""
-        self._zygote.start(self._path, mode, self.acknowledged)
+        self._zygote.start(self._path, mode, acknowledged=self.acknowledged)
         delay_s = self._chance.uniform(*delay_ms) / 1000
         pid: int | None = None
         timer: threading.Timer | None = None

@@ -12,8 +12,8 @@ transaction is what each other copy has to show at its watermark, and at the end
     switched   set to another mode at random moments
     on_sync    deferred, made from the synchronous copies of the views that it reads
 
-View managers come, go, are withdrawn, assigned and killed meanwhile, also in the middle of their work; in a directory
-the database is closed or abandoned, and opened again.
+View managers come, go, are withdrawn, assigned and killed meanwhile, also in the middle of their work; in the middle of
+steps there are checkpoints and more transactions; in a directory the database is closed or abandoned, and opened again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import contextlib
 import dataclasses
 import re
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -159,7 +160,7 @@ class Seen:
     abandoned: int = 0
     log_reads: int = 0
     checkpoints_in_steps: int = 0
-    slots: Counter[int] = dataclasses.field(default_factory=Counter)
+    writes_in_steps: int = 0
     points: Counter[str] = dataclasses.field(default_factory=Counter)
     features: Counter[str] = dataclasses.field(default_factory=Counter)
     flavours: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -183,6 +184,9 @@ class Run:
         self.watermarks: dict[str, int] = {}
         self.kills = self.rng.choice((0.0, 0.0, 0.1, 0.3))
         self.checkpoints = self.rng.choice((0.0, 0.0, 0.2))
+        self.writes = self.rng.choice((0.0, 0.2)) if made.tables == TABLES else 0.0
+        #: Held by whoever writes, until the model knows of it.
+        self.writing = threading.Lock()
         self.small = self.rng.random() < 0.5
         self.opened = 0
 
@@ -258,11 +262,30 @@ class Run:
     def _on_point(self, point: str) -> None:
         driven = self.db._node.refresher
         self.seen.points[point] += 1
-        if self.dice.random() < self.checkpoints and driven._turns._pauses:
-            # Where it may pause, a checkpoint may come between.
+        if point in ("after published", "before opened") or not driven._turns._pauses:
+            return  # a watermark and its record are one, and so are W1 and what pins it
+        # Where it may pause, a checkpoint may come between, and other transactions.
+        if self.dice.random() < self.checkpoints:
             with driven._turns.let_go():
                 self.db._engine.checkpoint()
             self.seen.checkpoints_in_steps += 1
+        if self.dice.random() < self.writes and self.writing.acquire(blocking=False):
+            try:
+                with driven._turns.let_go():
+                    for _ in range(self.dice.choice((1, 2, 3))):
+                        self._touch_hot_rows()
+            finally:
+                self.writing.release()
+
+    def _touch_hot_rows(self) -> None:
+        """The same few rows again and again: their older versions are the ones that a step needs."""
+        dice, ids = self.dice, (0, 1, 2)
+        with self.db.transaction() as tx:
+            for id_ in ids:
+                tx.update("p", id_, {"q": dice.choice((0, 1, 2, None)), "n": dice.choice(("a", "b"))})
+                tx.update("e", id_, {"g": dice.choice((0, 1, 2, 3)), "v": dice.choice((1, 2, 3))})
+        self._note()
+        self.seen.writes_in_steps += 1
 
     # -- the history
 
@@ -272,8 +295,11 @@ class Run:
             self.db.create_table(table.name, columns, key=table.key or None)
         for number, step in enumerate(self.case.steps):
             self._create(number)
-            self._transact(step)
-            self._note()
+            # One after the other, or all in one transaction.
+            for writes in [[write] for write in step] if self.rng.random() < 0.3 else [step]:
+                with self.writing:
+                    self._transact(writes)
+                    self._note()
             self._act()
             self._check()
         self._create(len(self.case.steps))
@@ -299,11 +325,12 @@ class Run:
                 del self.views[name]  # what it reads was refused
             elif f"{name}_sync" not in self.modes and (view.after <= number or last):
                 try:
-                    self._make(view, "sync", "sync")
+                    with self.writing:
+                        self._make(view, "sync", "sync")
+                        self._note()
                 except vt.UnsupportedView:
                     del self.views[name]
                     continue
-                self._note()
                 for flavour in self.flavours:
                     if flavour != "late":
                         self._make_copy(view, flavour)
@@ -387,9 +414,8 @@ class Run:
             self._reopen()
 
     def _switch(self, name: str, mode: str) -> None:
-        view = self.views[name.removesuffix("_switched")]
         before = self.modes[name]
-        below = [self.modes[f"{each}_switched"] for each in views_in(view.sql)]
+        below = [self.modes[each] for each in self._sources(name) if each in self.modes]
         above = [self.modes[each] for each in self._readers(name)]
         refused = (mode == "sync" != before and any(each != "sync" for each in below)) or (
             mode != "sync" == before and "sync" in above
@@ -410,7 +436,18 @@ class Run:
         if flavour == "on_sync":
             return []
         readers = [f"{each}_{flavour}" for each, made in self.views.items() if view in views_in(made.sql)]
-        return [each for each in readers if each in self.modes]
+        return [each for each in readers if each in self.modes and name in self._sources(each)]
+
+    def _sources(self, name: str) -> set[str]:
+        """All that a view is really made from: what the text names may be in a branch that is always empty."""
+        views = self.db._engine.ltm.tables.views
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            read = {*views[waiting.pop()].plan.reads} - found
+            found |= read
+            waiting += read & views.keys()
+        return found
 
     def _command(self) -> None:
         pool = self.db.view_managers
@@ -454,7 +491,8 @@ class Run:
                 found[name] = rows.watermark
                 self._compare(name, bag(rows), rows.watermark)
         for name, mark in found.items():
-            assert mark >= self.watermarks.get(name, 0), f"the watermark of {name} went back from {self.watermarks[name]} to {mark}"
+            before = self.watermarks.get(name, 0)
+            assert mark >= before, f"the watermark of {name} went back from {before} to {mark}"
             if self.modes[name] != "sync":
                 for reader in self._readers(name):
                     assert found[reader] == mark, f"{reader} is at another watermark than {name}"
@@ -473,7 +511,7 @@ class Run:
             self.seen.behind += 1
 
     def _model(self, view: str, watermark: int) -> Bag:
-        states = [(ts, state[view]) for ts, state in self.history if view in state]
+        states = [(ts, state[view]) for ts, state in list(self.history) if view in state]
         return max([item for item in states if item[0] <= watermark] or states[:1], key=lambda item: item[0])[1]
 
 

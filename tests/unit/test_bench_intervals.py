@@ -22,7 +22,7 @@ from bench.dashboard import bench_folder
 from bench.driver import Timing
 from bench.errors import BenchError, Violation
 from bench.intervals_report import TABLE_BEGIN, TABLE_END, IntervalRow, check_table_file, write_table
-from bench.lag import LOOK_EVERY_S, LagFigures, Phases, lags_ms, last_above_ms, measure_lag
+from bench.lag import LOOK_EVERY_S, LagFigures, Phases, lags_ms, measure_lag, recovery_ms
 from bench.load import Crew, Pace, Read, Sighting, WallClock, Window, crew_of
 from bench.peers.postgres_change_table import change_table_server
 from bench.workload import (
@@ -237,10 +237,15 @@ def test_the_lag_that_nobody_looked_at_counts() -> None:
     assert len(lags) == pytest.approx(1.2 / LOOK_EVERY_S, abs=1)
 
 
-def test_recovery_is_the_last_time_above_the_limit() -> None:
-    step_ms = LOOK_EVERY_S * 1_000
-    assert last_above_ms([10.0, 20.0], 60.0) == 0.0
-    assert last_above_ms([90.0, 10.0, 80.0, 10.0, 10.0], 60.0) == pytest.approx(3 * step_ms)
+def test_a_view_has_recovered_when_it_keeps_its_limit_for_two_intervals() -> None:
+    """Of a view every 500 ms: above 560 ms, below for less than one interval, above again, and then below, but for one
+    look."""
+    high, low = 900.0, 300.0
+    lags = [high] * 50 + [low] * 100 + [high] * 25 + [low] * 100 + [high] + [low] * 300
+    assert recovery_ms(lags, 500.0) == pytest.approx(175 * LOOK_EVERY_S * 1_000)
+    assert recovery_ms([low] * 300, 500.0) == 0.0
+    assert recovery_ms([low] * 200 + [high] * 100, 500.0) is None
+    assert recovery_ms([high] * 300, 500.0) is None
 
 
 def test_lag_is_measured_through_all_phases() -> None:
@@ -311,6 +316,13 @@ def test_the_tables_replace_what_is_between_the_marks(tmp_path: Path) -> None:
     assert "700 ms after its end" in text
     assert "old" not in text
     assert "`b`" not in text
+
+
+def test_the_tables_show_the_plot_where_it_is(tmp_path: Path) -> None:
+    table = tmp_path / "docs" / "benchmarks.md"
+    (shown,) = intervals._picture(tmp_path / "docs" / "plots" / "intervals.png", table)
+    assert shown.endswith("](plots/intervals.png)")
+    assert intervals._picture(None, table) == []
 
 
 @pytest.mark.parametrize("text", [None, "no marks\n", f"{TABLE_END}\n{TABLE_BEGIN}\n"])

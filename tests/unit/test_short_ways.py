@@ -1,0 +1,210 @@
+"""Common cases are written out to be cheap: each must do exactly what the long way does."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from types import MappingProxyType
+
+import pytest
+
+import viewtide as vt
+from viewtide.changetables.errors import Error
+from viewtide.changetables.rows import row_codec
+from viewtide.changetables.schema import Column, Table
+from viewtide.changetables.types import BOOL, DECIMAL, FLOAT, INT, STR, TIMESTAMP, Type
+
+PLAIN = Table(
+    1,
+    "t",
+    (
+        Column("id", INT, nullable=False),
+        Column("name", Type("str", length=3)),
+        Column("cost", INT, default=7),
+        Column("share", FLOAT),
+        Column("seen", TIMESTAMP),
+        Column("on", BOOL, nullable=False),
+    ),
+    (0,),
+)
+WITH_DECIMAL = Table(2, "d", (Column("name", STR, nullable=False), Column("sum", DECIMAL)), (0,))
+ONE_COLUMN = Table(3, "o", (Column("name", STR, nullable=False),), (0,))
+DROPPED = Table(4, "g", (Column("id", INT, nullable=False), Column("gone", INT, dropped=True)), (0,))
+
+FULL: dict[str, object] = {"id": 1, "name": "abc", "cost": 2, "share": 0.5, "seen": None, "on": True}
+MAPPINGS: dict[Table, list[Mapping[str, object]]] = {
+    PLAIN: [
+        FULL,
+        MappingProxyType(FULL),
+        {"id": 2, "on": False},
+        {**FULL, "id": True},
+        {**FULL, "id": None},
+        {**FULL, "id": 2**63},
+        {**FULL, "id": -(2**63)},
+        {**FULL, "cost": "2"},
+        {**FULL, "name": "abc  "},
+        {**FULL, "name": "abcd"},
+        {**FULL, "name": "\ud800"},
+        {**FULL, "name": "äöü"},
+        {**FULL, "share": 1},
+        {**FULL, "share": float("nan")},
+        {**FULL, "seen": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)},
+        {**FULL, "on": 1},
+        {**{name: value for name, value in FULL.items() if name != "cost"}, "price": 2},
+        {**FULL, "price": 2},
+        {},
+    ],
+    WITH_DECIMAL: [{"name": "a", "sum": Decimal("1.50")}, {"name": "a", "sum": 1.5}, {"name": "\0\1", "sum": None}],
+    ONE_COLUMN: [{"name": "a"}, {"name": 1}, {"other": "a"}, {"name": "x" * 600}],
+    DROPPED: [{"id": 1}, {"id": 1, "gone": 1}],
+}
+CASES = [(table, mapping) for table, mappings in MAPPINGS.items() for mapping in mappings]
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """What a call gives, or its error."""
+    try:
+        return call()
+    except Error as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize(("table", "mapping"), CASES, ids=range(len(CASES)))
+def test_many_rows_are_made_as_one_is(table: Table, mapping: Mapping[str, object]) -> None:
+    codec = row_codec(table)
+    alone = outcome(lambda: codec.row(mapping))
+    together = outcome(lambda: codec.rows([mapping, mapping]))
+    assert repr(together) == repr(alone if _is_error(alone) else [alone, alone])
+    if not _is_error(alone):
+        row = codec.row(mapping)
+        key = outcome(lambda: codec.key(row))
+        assert outcome(lambda: codec.keys_of([row, row])) == (key if _is_error(key) else [key, key])
+
+
+def _is_error(found: object) -> bool:
+    return isinstance(found, tuple) and bool(found) and isinstance(found[0], type)
+
+
+def test_the_first_wrong_row_is_the_one_that_is_told() -> None:
+    codec = row_codec(PLAIN)
+    wrong = [{**FULL, "cost": "x"}, {**FULL, "price": 1}]
+    for order in (wrong, wrong[::-1]):
+        assert outcome(lambda order=order: codec.rows([FULL, *order])) == outcome(  # type: ignore[misc]
+            lambda order=order: codec.row(order[0])  # type: ignore[misc]
+        )
+
+
+@pytest.fixture
+def db() -> Iterator[vt.Database]:
+    db = vt.connect("memory:")
+    db.sql(
+        "CREATE TABLE e (id int PRIMARY KEY, kind text, cost int);"
+        "CREATE MATERIALIZED VIEW v AS SELECT kind, SUM(cost) AS cost, COUNT(*) AS n FROM e GROUP BY kind;"
+        "CREATE MATERIALIZED VIEW h AS SELECT kind, SUM(cost) AS cost FROM e GROUP BY kind HAVING SUM(cost) > 10;"
+        "CREATE MATERIALIZED VIEW r AS SELECT id, cost FROM e WHERE cost > 2;"
+        "CREATE MATERIALIZED VIEW d AS SELECT DISTINCT kind FROM e;"
+        "CREATE MATERIALIZED VIEW o AS SELECT id, cost FROM e ORDER BY cost DESC LIMIT 2;"
+        "CREATE MATERIALIZED VIEW a AS SELECT COUNT(*) AS n, MAX(cost) AS most FROM e"
+    )
+    with db:
+        yield db
+
+
+@pytest.mark.parametrize("name", ["v", "h", "r", "d", "o", "a"])
+def test_a_view_is_read_as_a_snapshot_reads_it(db: vt.Database, name: str) -> None:
+    def compare() -> None:
+        with db.snapshot() as snapshot:
+            assert db.view(name).rows() == snapshot.view(name).rows()
+            assert db.view(name).rows().watermark == snapshot.token.commit_ts
+
+    compare()
+    for step in range(6):
+        with db.transaction() as tx:
+            tx.insert("e", [{"id": 10 * step + i, "kind": f"k{i % 3}", "cost": i + step} for i in range(10)])
+            compare()
+        if step == 2:
+            db._engine.checkpoint()
+        if step == 4:
+            db.sql("DELETE FROM e WHERE kind = 'k1'")
+        compare()
+    with db.transaction() as tx:
+        tx.insert("e", [{"id": 1_000 + i, "kind": f"many {i}", "cost": i} for i in range(400)])
+    compare()
+
+
+def test_a_view_that_grew_or_was_replaced_is_read_anew(db: vt.Database) -> None:
+    db.sql("INSERT INTO e VALUES (1, 'b', 1)")
+    assert [row["kind"] for row in db.view("v").rows()] == ["b"]
+    db.sql("INSERT INTO e VALUES (2, 'a', 1)")
+    assert [row["kind"] for row in db.view("v").rows()] == ["a", "b"]
+    view = db.view("v")
+    db.sql(
+        "DROP MATERIALIZED VIEW v; CREATE MATERIALIZED VIEW v AS SELECT kind, MIN(cost) AS least FROM e GROUP BY kind"
+    )
+    assert [dict(row) for row in view.rows()] == [{"kind": "a", "least": 1}, {"kind": "b", "least": 1}]
+
+
+def test_several_inserts_in_one_transaction_are_one(db: vt.Database) -> None:
+    with db.transaction() as tx:
+        tx.insert("e", {"id": 1, "kind": "a", "cost": 1})
+        tx.insert("e", [])
+        tx.insert("e", [{"id": 2, "kind": "a", "cost": 2}, {"id": 3, "kind": "b", "cost": 3}])
+        with pytest.raises(vt.IntegrityError):
+            tx.insert("e", {"id": 2, "kind": "c", "cost": 9})
+        tx.delete("e", 3)
+        tx.update("e", 1, {"cost": 5})
+        tx.insert("e", {"id": 4, "kind": "b", "cost": 4})
+    assert [tuple(row.values()) for row in db.view("v").rows()] == [("a", 7, 2), ("b", 4, 1)]
+    assert db.view("v").verify().ok
+
+
+def test_inserts_of_keys_that_somebody_else_took_are_refused(db: vt.Database) -> None:
+    tx = db.transaction()
+    tx.insert("e", [{"id": 1, "kind": "a", "cost": 1}, {"id": 2, "kind": "a", "cost": 1}])
+    db.sql("INSERT INTO e VALUES (2, 'b', 1)")
+    with pytest.raises(vt.IntegrityError, match="row 2 of table 'e' exists already"):
+        tx.commit()
+    assert [tuple(row.values()) for row in db.view("v").rows()] == [("b", 1, 1)]
+
+
+def test_contributions_are_refreshed_together_as_one_by_one(db: vt.Database) -> None:
+    db.sql("INSERT INTO e VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
+    for name in ("v", "r"):
+        plan = db._engine.ltm.tables.views[name].plan
+        changes = {"e": [((1, "a", 1), -1), ((2, "b", 2), 1), ((9, "z", 3), 1)]}
+        asking = plan.propagate(changes)
+        with pytest.raises(StopIteration) as finished:
+            next(asking)
+        contributions = finished.value.value
+        rows = db._engine.ltm.tables.views[name].versions.newest_rows([item.key for item in contributions])
+        assert contributions
+        assert plan.refresh_all(contributions, rows) == [
+            (item.key, row, plan.refresh(row, item)) for item, row in zip(contributions, rows, strict=True)
+        ]
+
+
+def test_tasks_of_several_loops_are_all_served(db: vt.Database) -> None:
+    """A loop is called once a turn; the loops of several threads take turns at that."""
+
+    def work(first: int) -> None:
+        async def main() -> None:
+            shared = vt.aio.AsyncDatabase(db)
+
+            async def one(number: int) -> None:
+                async with shared.transaction() as tx:
+                    await tx.insert("e", {"id": number, "kind": "a", "cost": 1})
+
+            for turn in range(20):
+                await asyncio.gather(*(one(first + 10 * turn + place) for place in range(5)))
+
+        asyncio.run(main())
+
+    threads = [threading.Thread(target=work, args=(1_000 * number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [tuple(row.values()) for row in db.view("v").rows()] == [("a", 300, 300)]
