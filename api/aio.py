@@ -373,7 +373,7 @@ class AsyncDatabase:
                 async with self.transaction() as tx:
                     return await function(tx, *args, **kwargs)
             except Error as error:
-                if not error.retryable or time.monotonic() + backoff_ms / 1000 > give_up:
+                if not blocking.is_retried(error) or time.monotonic() + backoff_ms / 1000 > give_up:
                     raise
             await asyncio.sleep(backoff_ms / 1000)
         raise AssertionError("backoffs never end")

@@ -21,6 +21,7 @@ from .changetables.errors import (
     InterfaceError,
     NotSupportedError,
     ProgrammingError,
+    StaleRead,
 )
 from .changetables.explain import explain
 from .changetables.keys import table_range
@@ -67,6 +68,11 @@ def backoffs_ms() -> Iterator[float]:
     while True:
         yield longest * random.uniform(0.5, 1.0)
         longest = min(longest * 2, _BACKOFF_MS_MAX)
+
+
+def is_retried(error: Error) -> bool:
+    """Whether `run` tries again. A read that was not fresh enough has waited already."""
+    return error.retryable and not isinstance(error, StaleRead)
 
 
 def column(type: object, *, nullable: bool = True, default: object = None) -> ColumnSpec:
@@ -177,7 +183,7 @@ class Database:
                 with self.transaction() as tx:
                     return function(tx, *args, **kwargs)
             except Error as error:
-                if not error.retryable or time.monotonic() + backoff_ms / 1000 > give_up:
+                if not is_retried(error) or time.monotonic() + backoff_ms / 1000 > give_up:
                     raise
             time.sleep(backoff_ms / 1000)
         raise AssertionError("backoffs never end")

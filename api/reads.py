@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from .changetables.builder import Query
-from .changetables.errors import Error, InterfaceError, ProgrammingError, StaleRead
+from .changetables.errors import Error, InterfaceError, ProgrammingError, StaleRead, TransactionConflict
 from .changetables.keys import VIEW_PREFIX_BYTES_WHOLE, prefix_stop, table_range
 from .changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, top_count
 from .changetables.schema import Table
@@ -59,7 +59,7 @@ class Mark(NamedTuple):
     pinned: _Pinned
 
 
-class Switched(StaleRead):
+class Switched(TransactionConflict):
     """A view was switched between sync and deferred before it was read for the first time."""
 
 
@@ -436,15 +436,19 @@ class Reads:
         self._read_all(values, prefix, prefix_stop(prefix))
         return self._ltm.extreme(values, prefix, self._at(values), last, mine)
 
-    def _result(self, columns: Columns, found: Iterable[Values], views: Iterable[ViewRows] = ()) -> Result:
-        """`views`: what the rows are made from, beside tables."""
-        rows, at, lag_ms = columns.rows(found), self._begin(), 0.0
-        if self._marks is not None:
-            for view in views:
-                if view.view.deferred:
-                    mark, _ = self._mark(view, self._levels)
-                    at, lag_ms = min(at, mark.at), max(lag_ms, mark.lag_ms)
-        return Result(columns, rows, at, lag_ms)
+    def _result(
+        self, columns: Columns, found: Iterable[Values], sources: Iterable[TableRows | ViewRows] = ()
+    ) -> Result:
+        """`sources`: the tables and views that the rows are made from."""
+        rows, lag_ms, watermarks = columns.rows(found), 0.0, []
+        for source in sources:
+            if is_deferred(source):
+                mark, _ = self._mark(cast(ViewRows, source), self._levels)
+                watermarks.append(mark.at)
+                lag_ms = max(lag_ms, mark.lag_ms)
+            else:
+                watermarks.append(self._begin())
+        return Result(columns, rows, min(watermarks, default=self._begin()), lag_ms)
 
     # -- views
 

@@ -237,8 +237,9 @@ def _select(reads: Reads, statement: Select, parameters: Parameters) -> Result:
 def _result(reads: Reads, relation: Relation, tables: Mapping[str, Table]) -> Result:
     columns = Columns([(field.name, field.type) for field in relation.fields])
     found = read_relation(reads, relation, tables)
-    known = reads._tables.views
-    return reads._result(columns, found, [known[scan.table] for scan in scans(relation) if scan.table in known])
+    known = reads._tables
+    names = [scan.table for scan in scans(relation)]
+    return reads._result(columns, found, [known.source(name) for name in names if name in tables])
 
 
 def run_query(reads: Reads, query: Query, start: Mapping[str, object] | None) -> Result:

@@ -70,7 +70,7 @@ def fill(engine: Engine, view: ViewRows, at: int, turns: Turns) -> int:
         rows_count += len(contributions)
         turns.pause()
         _relieve(engine, turns)
-    check_shown(engine, view, at)
+    check_shown(engine, view, at, turns.pause)
     if view.indexes:
         shown = ltm.shown(view, *table_range(view.view.id), at)
         while page := list(itertools.islice(shown, PAGE_ROWS)):

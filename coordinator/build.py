@@ -201,11 +201,12 @@ def _check_outputs(engine: Engine, view: View) -> None:
     check_shown(engine, rows, NEWEST)
 
 
-def check_shown(engine: Engine, rows: ViewRows, at: int) -> None:
-    """Raise DataError if a row of a view cannot be shown."""
+def check_shown(engine: Engine, rows: ViewRows, at: int, pause: Callable[[], None] | None = None) -> None:
+    """Raise DataError if a row of a view cannot be shown. `pause` is called after each."""
     if rows.plan.fallible:
         for _ in engine.ltm.shown(rows, *table_range(rows.view.id), at):
-            pass
+            if pause is not None:
+                pause()
 
 
 def first_contents(engine: Engine, name: str, at: int) -> Iterator[list[Contribution]]:

@@ -183,7 +183,7 @@ def _ids(catalog: Catalog, names: Iterable[str]) -> tuple[int, ...]:
 def _compute(engine: Engine, names: list[str], together: set[str], at: int, position: int) -> None:
     """The contents as of `at`, then they are ready. The views that they move with are there already."""
     ltm = engine.ltm
-    turns = Turns(ltm.lock)
+    turns = Turns(ltm.lock, lambda: engine.commits_count)
     with turns:
         for name in names:
             fill(engine, ltm.tables.views[name], at, turns)

@@ -73,6 +73,13 @@ class Logged(NamedTuple):
         return Logged(both, later.up_to)
 
 
+class Behind(NamedTuple):
+    """What a group has to take in after a restart."""
+
+    first_ts: int
+    rows_count: int
+
+
 class Refresher:
     """Deferred views of one engine."""
 
@@ -89,7 +96,7 @@ class Refresher:
         self.managers.await_marker = self._await_marker
         self._subsystem = Subsystem()
         self._scheduler = Scheduler()
-        self._turns = Turns(engine.ltm.lock)
+        self._turns = Turns(engine.ltm.lock, lambda: engine.commits_count)
         self.hot_groups = HotGroups()
         #: Guards what follows; a thread that holds the engine's lock may take it, not the other way round.
         self._state = threading.Condition()
@@ -115,16 +122,19 @@ class Refresher:
         with self._ltm.lock:
             self._adopt()
             positions = [position for position in self._ltm.positions.values() if position is not None]
+            behind: dict[int, Behind] = {}
             if positions:
-                self._idle_forward(self._read_log(min(positions)))
+                behind = self._read_log(min(positions))
+                self._idle_forward(behind)
             for key, group in self._groups.items():
-                self._note_passed(group, self._ltm.bytes_after(self._ltm.positions.get(key) or 0))
+                log_bytes = self._ltm.bytes_after(self._ltm.positions.get(key) or 0)
+                self._note_passed(group, log_bytes, behind[key].rows_count if key in behind else 0)
             self._engine.on_catalog = self.adopted
         self._start_thread()
 
-    def _read_log(self, position: int) -> dict[int, int]:
-        """Hear of everything again. Returns, for each group that has changes to take in, the commit_ts of the first."""
-        firsts: dict[int, int] = {}
+    def _read_log(self, position: int) -> dict[int, Behind]:
+        """Hear of everything again. Returns what the groups have to take in that are behind."""
+        behind: dict[int, Behind] = {}
         lowest = min(group.watermark for group in self._groups.values())
         self._subsystem = Subsystem()
         self._subsystem.watch({each for ids in self._watched.values() for each in ids}, lowest)
@@ -132,7 +142,7 @@ class Refresher:
             match record:
                 case CommitRecord():
                     self._subsystem.feed(record)
-                    self._note_firsts(record, firsts)
+                    self._note_behind(record, behind)
                 case Opened():
                     self._open[record.id] = Progress(record)
                 case Published() | Dropped():
@@ -148,20 +158,23 @@ class Refresher:
             self._ltm.pin_step(progress.opened)
             self._engine.seen_ts(progress.opened.w1)
         self._forget_passed()
-        return firsts
+        return behind
 
-    def _note_firsts(self, record: CommitRecord, firsts: dict[int, int]) -> None:
+    def _note_behind(self, record: CommitRecord, behind: dict[int, Behind]) -> None:
         for key, group in self._groups.items():
-            if key not in firsts and record.commit_ts > group.watermark and changes_of(record, self._watched[key]):
-                firsts[key] = record.commit_ts
+            if record.commit_ts > group.watermark:
+                rows_count = sum(len(rows) for _, rows in changes_of(record, self._watched[key]))
+                if rows_count:
+                    first_ts, known = behind.get(key, (record.commit_ts, 0))
+                    behind[key] = Behind(first_ts, known + rows_count)
 
-    def _idle_forward(self, firsts: Mapping[int, int]) -> None:
+    def _idle_forward(self, behind: Mapping[int, Behind]) -> None:
         """A watermark that moved while nothing changed was not logged; it must not go back."""
         busy = {each.opened.views[0] for each in self._open.values()}
         for key, group in self._groups.items():
             if key in busy:
                 continue
-            first = firsts.get(key)
+            first = behind[key].first_ts if key in behind else None
             forward = self._engine.draw_ts() if first is None else first - 1
             if group.ready and forward > group.watermark and self._ltm.positions.get(key) is not None:
                 position = self._ltm.last_lsn if first is None else self._ltm.positions[key]
@@ -486,7 +499,9 @@ class Refresher:
         """Where the step ends, and a place in the log after which all later changes come: now, or, if that would be too
         much, at a moment that was chosen when it was now."""
         now_ts = self._engine.draw_ts()
-        if self._missing(group) or self._backlog_rows(group) > STEP_ROWS_MAX:
+        # A step that failed is not tried again where it failed: what was wrong there may have been mended since.
+        failed = self._scheduler.schedules[group.key].failures_count
+        if not failed and (self._missing(group) or self._backlog_rows(group) > STEP_ROWS_MAX):
             for cut in self._ltm.cuts:
                 if cut.commit_ts > w0:
                     return cut.commit_ts, cut.position
@@ -534,9 +549,11 @@ class Refresher:
         self._note_passed(group)
         self._forget_passed()
 
-    def _note_passed(self, group: Group, log_bytes: int = 0) -> None:
-        """The group is at its watermark; so many bytes of the log came after it."""
-        total, waiting = self._subsystem.total(self._watched[group.key]), self._backlog_rows(group)
+    def _note_passed(self, group: Group, log_bytes: int = 0, waiting: int | None = None) -> None:
+        """The group is at its watermark; so many bytes of the log came after it, and so many changed rows (None: all of
+        them are in memory)."""
+        total = self._subsystem.total(self._watched[group.key])
+        waiting = self._backlog_rows(group) if waiting is None else waiting
         self._marks[group.key] = (self._ltm.log_bytes - log_bytes, total - waiting)
 
     def _forget_passed(self) -> None:
@@ -547,8 +564,9 @@ class Refresher:
             for source_id in ids:
                 marks[source_id] = min(marks.get(source_id, watermark), watermark)
         self._subsystem.passed(marks)
-        lowest = min([group.watermark for group in self._groups.values()], default=self._ltm.horizon.durable_ts)
-        self._ltm.drop_cuts(lowest)
+        # Those that wait for a batch refresh make no steps before it.
+        stepping = [group.watermark for key, group in self._groups.items() if self._ltm.positions.get(key) is not None]
+        self._ltm.drop_cuts(min(stepping, default=self._ltm.horizon.durable_ts))
 
     # -- backlogs
 

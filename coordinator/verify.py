@@ -38,7 +38,7 @@ from .embedded import Engine
 #: Source rows up to which the oracle is asked too: a second or two of its time, and all of them are in memory then.
 VERIFY_ORACLE_ROWS = 50_000
 #: View rows of one range. Twice as many sums are held at the most.
-VERIFY_RANGE_ROWS = 50_000
+VERIFY_RANGE_ROWS = 200_000
 #: Source rows that go through the plan at once.
 VERIFY_PAGE_ROWS = 500
 #: Differing rows of hidden views that are kept in mind while the views above them are compared.

@@ -95,6 +95,8 @@ PAGE_CELLS = 256
 FAN_OUT_SAMPLE_ROWS = 20
 FAN_OUT_COUNT_MAX = 1_000
 
+#: Moments at which steps may end: every write that replaces a row looks at them.
+CUTS_MAX = 32
 #: The pins of steps: beyond those of watermarks, which are timestamps.
 _STEP_READER = -(1 << 62)
 
@@ -244,6 +246,12 @@ class Ltm:
     def _keep_cut(self, cut: Cut) -> None:
         self.cuts.append(cut)
         self.horizon.pins[cut.commit_ts] = cut.commit_ts
+        if len(self.cuts) > CUTS_MAX:
+            # Every other one goes: the steps of a view that is so far behind are longer.
+            gone = [self.cuts[number] for number in range(0, len(self.cuts), 2)]
+            self.cuts = deque(each for each in self.cuts if each not in gone)
+            for each in gone:
+                self.horizon.unpin(each.commit_ts)
 
     def drop_cuts(self, lowest: int) -> None:
         """All deferred views are at `lowest` or above it: no step will end there any more."""

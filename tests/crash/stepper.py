@@ -49,6 +49,8 @@ VIEWS = {
 TOGETHER = ("least", "above", "risky")
 #: `behind` is given up when it is more than these changed rows behind, and refreshed by a batch.
 BACKLOG_ROWS = 12
+#: Steps that would be longer end where the log was cut.
+STEP_ROWS = 15
 FAILING = 7
 
 
@@ -136,6 +138,7 @@ def run_points(path: str, point: str, occurrence: int) -> None:
     """Dies at the n-th `point`; 0: never, and then says how often it passed each."""
     passed: Counter[str] = Counter()
     refresher.LOOK_MS = 20.0
+    refresher.STEP_ROWS_MAX = STEP_ROWS
     start = Refresher.start
 
     def on_point(driven: Refresher, name: str) -> None:

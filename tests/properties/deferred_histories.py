@@ -41,6 +41,8 @@ from viewtide.coordinator.vms.view_manager import ViewManager
 MODES = ("sync", "0ms", "20ms", "manual", "target_lag 50ms")
 FLAVOURS = ("zero", "twenty", "manual", "grouped", "late", "switched", "on_sync")
 STEPS = (6, 10)
+#: Each is a reason for another step, in which there may be more.
+WRITES_IN_STEPS_MAX = 12
 
 Bag = Counter[tuple[object, ...]]
 
@@ -187,6 +189,7 @@ class Run:
         self.writes = self.rng.choice((0.0, 0.2)) if made.tables == TABLES else 0.0
         #: Held by whoever writes, until the model knows of it.
         self.writing = threading.Lock()
+        self.writes_before = seen.writes_in_steps
         self.small = self.rng.random() < 0.5
         self.opened = 0
 
@@ -262,14 +265,15 @@ class Run:
     def _on_point(self, point: str) -> None:
         driven = self.db._node.refresher
         self.seen.points[point] += 1
-        if point in ("after published", "before opened") or not driven._turns._pauses:
-            return  # a watermark and its record are one, and so are W1 and what pins it
+        if point in ("after published", "before opened", "before cut") or not driven._turns._pauses:
+            return  # a watermark and its record are one, and so are a moment and what pins it
         # Where it may pause, a checkpoint may come between, and other transactions.
         if self.dice.random() < self.checkpoints:
             with driven._turns.let_go():
                 self.db._engine.checkpoint()
             self.seen.checkpoints_in_steps += 1
-        if self.dice.random() < self.writes and self.writing.acquire(blocking=False):
+        may_write = self.seen.writes_in_steps - self.writes_before < WRITES_IN_STEPS_MAX
+        if may_write and self.dice.random() < self.writes and self.writing.acquire(blocking=False):
             try:
                 with driven._turns.let_go():
                     for _ in range(self.dice.choice((1, 2, 3))):
@@ -484,7 +488,7 @@ class Run:
         names = list(self.modes)
         self.rng.shuffle(names)
         found: dict[str, int] = {}
-        with self.db.snapshot() as snapshot:
+        with self.writing, self.db.snapshot() as snapshot:
             for name in names:
                 rows = snapshot.view(name).rows()
                 assert rows.watermark is not None

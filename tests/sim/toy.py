@@ -469,9 +469,9 @@ BACK_AT_EXPIRY = "toy-back-at-expiry"
 
 def plan_back_at_expiry(around: Surroundings) -> tuple[Planned, ...]:
     """A replica crashes and is back just when the session of its former life expires: it means to go on as primary
-    while the other means to take over."""
+    while the other means to take over, and with slow answers neither hears of the other in time."""
     random = around.world.streams["plan"]
-    planned = []
+    planned = [Planned(500_000, "zk_slow", (), SAFETY_MS * 1_000)]
     for second in range(1, SAFETY_MS // 1_000 - 1, 2):
         down_us = random.randint(SESSION_MS * 600, SESSION_MS * 1_000)
         planned.append(Planned(second * 1_000_000, "crash", (random.choice(REPLICAS),), down_us))
