@@ -104,6 +104,8 @@ class Refresher:
         self._by_name: dict[str, int] = {}
         self._watched: dict[int, tuple[int, ...]] = {}
         self._open: dict[StepId, Progress] = {}
+        #: By view: the W1 of its last step that was dropped.
+        self._dropped: dict[int, int] = {}
         self._running: int | None = None
         #: Log bytes and changed rows when a group was last at its watermark.
         self._marks: dict[int, tuple[int, int]] = {}
@@ -147,6 +149,8 @@ class Refresher:
                     self._open[record.id] = Progress(record)
                 case Published() | Dropped():
                     self._open.pop((record.views[0], record.w1), None)
+                    if isinstance(record, Dropped):
+                        self.note_dropped(record)
                 case Refreshed() | Shown():
                     if record.step in self._open:
                         self._open[record.step].note(record)
@@ -451,15 +455,18 @@ class Refresher:
     def step_now(self, names: Iterable[str]) -> None:
         """Bring held groups to now without letting anybody else go on. The caller holds the engine's lock."""
         with self._turns.without_pauses():
-            for key in self._keys(names):
-                group = self._groups[key]
-                self._step(group)
-                while self._pending(group):
+            waiting = [self._groups[key] for key in self._keys(names)]
+            while waiting:
+                for group in waiting:
                     self._step(group)
+                # A batch lets writers go on for a while, also with what the others are made from.
+                waiting = [self._groups[key] for key in self._keys(names) if self._pending(self._groups[key])]
 
     def forward(self, names: Collection[str], ts: int) -> None:
         """These views are at `ts` too, because nothing changed since. The caller holds the engine's lock."""
         for key in self._keys(names):
+            if self._groups[key].ready and self._pending(self._groups[key]):
+                raise InternalError(f"views {', '.join(self._groups[key].names)} have changes to take in")
             ids = [rows.view.id for rows in self._groups[key].views if rows.view.name in names]
             self._ltm.set_watermarks(ids, ts, self._ltm.last_lsn)
 
@@ -473,14 +480,11 @@ class Refresher:
 
     def _step(self, group: Group, measures: bool = False) -> Cost:
         ltm = self._ltm
-        running = _Running(self, group, ltm.tables)
-        running.measures = measures
         resumed = self._open_step(group.key)
-        if resumed is not None and resumed.lost:
-            running.drop(resumed)
-            del self._open[resumed.id]
-        elif resumed is not None:
-            return running.run(resumed, resumed=True)
+        if resumed is not None:
+            cost = self._resume(group, resumed, measures)
+            if cost is not None:
+                return cost
         if ltm.positions.get(group.key) is None:
             return self._batch(group)
         w0 = group.watermark
@@ -491,21 +495,46 @@ class Refresher:
             self._note_passed(group)
             self._forget_passed()
             return Cost(0, 0, 0.0, 0.0, 0.0, 0.0)
-        w1, position = self._choose_w1(group, w0)
-        opened = Opened(group.ids, w0, w1, self.managers.ring(), position)
-        return running.run(Progress(opened), resumed=False)
+        cut = self._next_cut(group, w0)
+        if cut is not None:
+            try:
+                return self._step_to(group, cut.commit_ts, cut.position, measures)
+            except Exception:
+                if self._engine.failed:
+                    raise
+                # What could not be computed there may have been mended since.
+        return self._step_to(group, self._engine.draw_ts(), ltm.last_lsn, measures)
 
-    def _choose_w1(self, group: Group, w0: int) -> tuple[int, int]:
-        """Where the step ends, and a place in the log after which all later changes come: now, or, if that would be too
-        much, at a moment that was chosen when it was now."""
-        now_ts = self._engine.draw_ts()
-        # A step that failed is not tried again where it failed: what was wrong there may have been mended since.
-        failed = self._scheduler.schedules[group.key].failures_count
-        if not failed and (self._missing(group) or self._backlog_rows(group) > STEP_ROWS_MAX):
-            for cut in self._ltm.cuts:
-                if cut.commit_ts > w0:
-                    return cut.commit_ts, cut.position
-        return now_ts, self._ltm.last_lsn
+    def note_dropped(self, record: Dropped) -> None:
+        self._dropped.update(dict.fromkeys(record.views, record.w1))
+
+    def _resume(self, group: Group, progress: Progress, measures: bool) -> Cost | None:
+        """Finish a step that was left open; None: it was dropped, as one that fails is: what was wrong may have been
+        mended since."""
+        running = _Running(self, group, self._ltm.tables, measures)
+        if progress.lost:
+            running.drop(progress)
+            del self._open[progress.id]
+            return None
+        try:
+            return running.run(progress, resumed=True)
+        except Exception:
+            if self._engine.failed:
+                raise
+            return None
+
+    def _step_to(self, group: Group, w1: int, position: int, measures: bool) -> Cost:
+        """`position`: a place in the log after which all changes above W1 come."""
+        opened = Opened(group.ids, group.watermark, w1, self.managers.ring(), position)
+        return _Running(self, group, self._ltm.tables, measures).run(Progress(opened), resumed=False)
+
+    def _next_cut(self, group: Group, w0: int) -> Cut | None:
+        """Where a step ends that would be too long, if there is such a moment."""
+        if self._missing(group) or self._backlog_rows(group) > STEP_ROWS_MAX:
+            # Versions are written in order: not below those of a step that was dropped.
+            above = max([w0, *(self._dropped.get(view_id, 0) for view_id in group.ids)])
+            return next((cut for cut in self._ltm.cuts if cut.commit_ts > above), None)
+        return None
 
     def read_changes(self, ids: Collection[int], position: int, above: int, up_to: int) -> Logged:
         """What these tables and views did in above < commit_ts <= up_to, from the log. `position`: a place in the log
@@ -612,7 +641,9 @@ class Refresher:
 
     def _give_up_locked(self, group: Group) -> None:
         for view_id in group.ids:
-            self._ltm.positions[view_id] = None
+            view = self._ltm.tables.views_by_id.get(view_id)
+            if view is not None and view.view.deferred:  # it may have been dropped or switched meanwhile
+                self._ltm.positions[view_id] = None
 
     def _let_log_go(self, group: Group) -> None:
         """Nothing that it is made from has changed: what others wrote need not be kept for it."""
@@ -625,7 +656,7 @@ class Refresher:
 class _Running:
     """Carries out what one step asks for. The engine's lock is held, but for pauses."""
 
-    def __init__(self, refresher: Refresher, group: Group, tables: Tables) -> None:
+    def __init__(self, refresher: Refresher, group: Group, tables: Tables, measures: bool) -> None:
         self._refresher, self._group, self._tables = refresher, group, tables
         self._ltm = refresher._ltm
         #: What was read from the log, because it was not in memory any more.
@@ -635,7 +666,7 @@ class _Running:
         self._work_s = 0.0
         self._apply_s = 0.0
         #: Whether view managers may find out which evaluator costs less.
-        self.measures = False
+        self.measures = measures
         self._busy_ms: dict[ViewManager, float] = {}
         #: Whether the log says that the step was begun.
         self._opened = False
@@ -765,8 +796,10 @@ class _Running:
         for shown in progress.shown.values():
             back = tuple((view_id, [(key, new, old) for key, old, new in writes]) for view_id, writes in shown.rows)
             self._refresher.persist(shown._replace(rows=back), "taken back")
+        record = progress.dropped(rows)
         try:
-            self._refresher.persist(progress.dropped(rows), "dropped")
+            self._refresher.persist(record, "dropped")
+            self._refresher.note_dropped(record)
         except StepTooLarge:
             # A batch removes everything that it finds, also at W1.
             self._refresher._give_up_locked(self._group)

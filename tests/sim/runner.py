@@ -11,7 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +57,10 @@ class Totals:
 
     def save(self, path: Path) -> None:
         beside = path.with_name(path.name + ".new")
-        beside.write_text(json.dumps(asdict(self)))
+        # Not `asdict`: it copies a Counter as if it were made of its items.
+        stored = {each.name: getattr(self, each.name) for each in fields(self)}
+        stored["result"] = {each.name: getattr(self.result, each.name) for each in fields(self.result)}
+        beside.write_text(json.dumps(stored))
         beside.replace(path)
 
     @staticmethod
@@ -99,21 +103,35 @@ def run_one(scenario_name: str, seed: int, mutant_name: str = "", twice: bool = 
     return outcome
 
 
-def _prepare() -> None:
-    """Once per process. Each run leaves one big cycle behind, which `run_one` collects: the collector itself would
-    look at everything again and again meanwhile."""
+@contextmanager
+def _collected_by_hand() -> Iterator[None]:
+    """Each run leaves one big cycle behind, which is collected after it: the collector itself would look at everything
+    again and again meanwhile."""
+    was_enabled = gc.isenabled()
+    _collect_by_hand()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+def _collect_by_hand() -> None:
     gc.freeze()
     gc.disable()
 
 
 def _outcomes(scenario: str, seeds: range, mutant: str, jobs: int, twice_every: int) -> Iterator[Outcome]:
     arguments = [(scenario, seed, mutant, twice_every > 0 and seed % twice_every == 0) for seed in seeds]
-    if jobs == 1:
-        _prepare()
-        for each in arguments:
-            yield run_one(*each)
+    if not arguments:
         return
-    with ProcessPoolExecutor(jobs, initializer=_prepare) as pool:
+    if jobs == 1:
+        with _collected_by_hand():
+            for each in arguments:
+                yield run_one(*each)
+        return
+    with ProcessPoolExecutor(jobs, initializer=_collect_by_hand) as pool:
         yield from pool.map(run_one, *zip(*arguments, strict=True), chunksize=4)
 
 
@@ -194,12 +212,12 @@ def figures(totals: Totals) -> str:
 
 def run_mutants(scenario: Scenario, first: int, names: tuple[str, ...] = ()) -> list[str]:
     """Run each until it is caught; returns those that were not."""
-    _prepare()
     escaped: list[str] = []
     for mutant in scenario.mutants:
         if names and mutant.name not in names:
             continue
-        caught = _catch(scenario, mutant, first)
+        with _collected_by_hand():
+            caught = _catch(scenario, mutant, first)
         if caught is None:
             escaped.append(mutant.name)
             print(f"mutant {mutant.name!r}: NOT CAUGHT by {mutant.seeds_max} seeds", flush=True)

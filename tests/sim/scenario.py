@@ -104,6 +104,7 @@ def run_seed(
         world.watch(built.checkers)
         if scenario.plan is None:
             world.network.conditions = draw_conditions(world.streams["conditions"])
+            world.record("", "network", repr(world.network.conditions))
             plan = draw_plan(around, scenario.safety_ms * 1_000)
         else:
             plan = scenario.plan(around)

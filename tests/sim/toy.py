@@ -468,13 +468,14 @@ BACK_AT_EXPIRY = "toy-back-at-expiry"
 
 
 def plan_back_at_expiry(around: Surroundings) -> tuple[Planned, ...]:
-    """A replica crashes and is back just when the session of its former life expires: it means to go on as primary
+    """A replica crashes and is back soon after the session of its former life has expired: it means to go on as primary
     while the other means to take over, and with slow answers neither hears of the other in time."""
     random = around.world.streams["plan"]
     planned = [Planned(500_000, "zk_slow", (), SAFETY_MS * 1_000)]
-    for second in range(1, SAFETY_MS // 1_000 - 1, 2):
-        down_us = random.randint(SESSION_MS * 600, SESSION_MS * 1_000)
-        planned.append(Planned(second * 1_000_000, "crash", (random.choice(REPLICAS),), down_us))
+    for second in range(1, SAFETY_MS // 1_000 - 1, 4):
+        at_us = second * 1_000_000 + random.randint(0, 500_000)
+        down_us = random.randint(SESSION_MS * 1_000, SESSION_MS * 2_000)
+        planned.append(Planned(at_us, "crash", (random.choice(REPLICAS),), down_us))
     return tuple(planned)
 
 
@@ -504,7 +505,7 @@ SCENARIO = Scenario(
 
 SCENARIO_BACK_AT_EXPIRY = Scenario(
     name=BACK_AT_EXPIRY,
-    summary="a replica is back just when the session of its former life expires",
+    summary="a replica is back when the session of its former life has just expired",
     build=build,
     plan=plan_back_at_expiry,
     safety_ms=SAFETY_MS,

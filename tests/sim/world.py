@@ -169,8 +169,8 @@ class World:
     def hand(self, node: Node, incarnation: int, sender: str, message: object) -> None:
         """A service's message arrives now: from a connection, so neither lost nor doubled, and not after a restart."""
         self._messages += 1
-        frozen, _ = self.wire.freeze(message)
-        self._deliver(node, sender, self._messages, frozen, incarnation)
+        frozen, hashed = self.wire.freeze(message)
+        self._deliver(node, sender, self._messages, frozen, incarnation, hashed)
 
     # The trace.
 
@@ -259,20 +259,23 @@ class World:
         self._sequence += 1
         heappush(self._heap, (time_us, self._sequence, self._deliver, message))
 
-    def _deliver(self, node: Node, sender: str, number: int, frozen: object, incarnation: int = 0) -> None:
-        """Without an incarnation, whichever is there gets it: who minds says so in the message."""
+    def _deliver(
+        self, node: Node, sender: str, number: int, frozen: object, incarnation: int = 0, hashed: bytes = b""
+    ) -> None:
+        """Without an incarnation, whichever is there gets it: who minds says so in the message. `hashed` is given for
+        what was not hashed when it was sent."""
         now_us = self.now_us
         if node.state is not State.UP or node.busy_until_us > now_us:
             if node.state is State.DOWN:
                 self.to_dead += 1
                 self.trace.add(now_us, node.name, "down", (sender, f"#{number}"), number)
             else:
-                self._ready(node, self._deliver, (node, sender, number, frozen, incarnation))
+                self._ready(node, self._deliver, (node, sender, number, frozen, incarnation, hashed))
             return
         if incarnation and node.incarnation != incarnation:
             return
         self.delivered += 1
-        self.trace.add(now_us, node.name, DELIVER, (sender, number, frozen), number)
+        self.trace.add(now_us, node.name, DELIVER, (sender, number, frozen), (number, hashed))
         try:
             if DELIVER in self._observers:
                 self._observe_message(node.name, DELIVER, sender, number, frozen)
