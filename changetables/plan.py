@@ -139,8 +139,8 @@ class ViewPlan:
         """The view's change table for the change tables of its sources, by name.
 
         Yields batches of look-ups, is sent one list per look-up, and returns at most one contribution per view key,
-        none that is zero. `evaluator`: rows or columns, None: the one that was measured to cost less. `changed`: sources that change too, with rows
-        that others propagate: the view's change table is the sum of what they give.
+        none that is zero. `evaluator`: rows or columns, None: the one that was measured to cost less. `changed`:
+        sources that change too, with rows that others propagate: the view's change table is the sum of what they give.
         """
         if len(changes) == 1 and not changed and evaluator == ROWS:
             ((table, rows),) = changes.items()

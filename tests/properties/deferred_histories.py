@@ -383,9 +383,7 @@ class Run:
             tx.delete(table.name, single)
         else:
             assert isinstance(changes[0], dict)
-            tx.update(
-                table.name, single, {part: value_of_text(kinds[part], text) for part, text in changes[0].items()}
-            )
+            tx.update(table.name, single, {part: value_of_text(kinds[part], text) for part, text in changes[0].items()})
 
     def _note(self) -> None:
         """What the model shows from now on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import random
+import shutil
 import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -97,7 +98,9 @@ def test_every_change_counts_once_while_view_managers_die_at_work(
         totals = "SELECT COUNT(*) AS n, SUM(v) AS s FROM e"
         views = [db.create_view(f"total_{mode}", totals, refresh=mode) for mode in ("0ms", "20ms", "manual")]
         joined = db.create_view(
-            "joined", "SELECT p.n, SUM(e.v) AS s, MIN(e.v) AS lo FROM e JOIN p ON e.g = p.id GROUP BY p.n", refresh="0ms"
+            "joined",
+            "SELECT p.n, SUM(e.v) AS s, MIN(e.v) AS lo FROM e JOIN p ON e.g = p.id GROUP BY p.n",
+            refresh="0ms",
         )
         with db.transaction() as tx:
             tx.insert("p", [{"id": g, "n": "all"} for g in range(4)])
@@ -257,6 +260,125 @@ def test_updates_of_a_row_inside_a_step_cost_one_change(db: vt.Database) -> None
     step = db._node.refresher.status("v").schedule.last
     assert step is not None and step.rows_count == 2
     assert shown(view) == [(1, 49, 1), (2, 7, 1)]
+
+
+# --- what a step reads ---
+
+BY_NAME = "SELECT p.n, COUNT(*) AS c FROM e JOIN p ON p.id = e.g GROUP BY p.n"
+
+
+def name_group(db: vt.Database, name: str) -> None:
+    with db.transaction() as tx:
+        tx.upsert("p", {"id": 1, "n": name})
+
+
+def test_a_step_reads_its_sources_as_of_its_end(db: vt.Database) -> None:
+    """Whatever is written while it pauses: the versions at W1 are kept."""
+    name_group(db, "zero")
+    view = db.create_view("v", BY_NAME, refresh="manual")
+    driven = db._node.refresher
+    written: list[str] = []
+
+    def write_meanwhile(point: str) -> None:
+        if point == "after opened" and not written:
+            written.extend(("two", "three", "four"))
+            with driven._turns.let_go():
+                for name in written:
+                    name_group(db, name)
+
+    driven.on_point = write_meanwhile
+    with db.transaction() as tx:
+        tx.update("p", 1, {"n": "one"})
+        tx.insert("e", row(1, 1))
+    view.refresh()
+    assert shown(view) == [("one", 1)]
+    view.refresh()
+    assert shown(view) == [("four", 1)]
+    assert written
+
+
+def test_recovery_keeps_what_the_next_steps_read(tmp_path: Path) -> None:
+    """A row that was written several times since a view's watermark is looked up as it was there."""
+    with vt.connect(tmp_path / "db") as db:
+        create(db)
+        name_group(db, "zero")
+        view = db.create_view("v", BY_NAME, refresh="manual")
+        db._engine.checkpoint()
+        name_group(db, "one")
+        write(db, row(1, 1))
+        view.refresh()
+        for name in ("two", "three"):
+            name_group(db, name)
+        with db.transaction() as tx:
+            tx.delete("e", 1)
+            tx.insert("e", row(2, 1))
+        with db._engine._checkpoint_lock, db._engine.ltm.lock:
+            shutil.copytree(tmp_path / "db", tmp_path / "crashed")
+    with vt.connect(tmp_path / "crashed") as db:
+        assert shown(db.view("v")) == [("one", 1)]
+        assert shown(db.view("v"), latest=True) == [("three", 1)]
+
+
+def test_a_long_backlog_is_taken_in_by_several_steps(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them ends at a moment whose rows were kept, however often they were written since."""
+    monkeypatch.setattr(refresher, "STEP_ROWS_MAX", 20)
+    view = db.create_view("v", BY_NAME, refresh="manual")
+    twin = db.create_view("twin", BY_NAME)
+    driven = db._node.refresher
+    published: list[tuple[int, list[tuple[object, ...]]]] = []
+    driven.on_point = lambda point: (
+        published.append((driven.status("v").watermark, shown(view))) if point == "after publication" else None
+    )
+    history = {}
+    for number in range(60):
+        with db.transaction() as tx:
+            tx.upsert("p", [{"id": g, "n": f"n{(g + number) % 4}"} for g in range(3)])
+            tx.upsert("e", [row(number % 7, number % 3), row(50 + number % 5, (number + 1) % 3)])
+        history[tx.token.commit_ts] = shown(twin)
+        if number % 10 == 9:
+            # Moments to end at are chosen by the refresher, while it has nothing else to do.
+            until(lambda: not driven._cut_due)
+    view.refresh()
+    assert len(published) > 3
+    for watermark, rows in published:
+        assert rows == history[max(ts for ts in history if ts <= watermark)]
+    assert shown(view) == shown(twin)
+    assert not db._engine.ltm.cuts
+
+
+def test_what_was_broken_at_an_earlier_moment_and_mended_is_no_obstacle(
+    db: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a step that had to be dropped: later ones never write below it."""
+    monkeypatch.setattr(refresher, "STEP_ROWS_MAX", 5)
+    view = db.create_view("v", RATIO, refresh="manual")
+    twin_sql = "SELECT g, SUM(v) AS v, SUM(w) AS w FROM e GROUP BY g"
+    twin = db.create_view("twin", twin_sql)
+    least = db.create_view("least", "SELECT r, COUNT(*) AS n, MIN(g) AS lo FROM v GROUP BY r", refresh="manual")
+    driven = db._node.refresher
+    for number in range(4):
+        write(db, *(row(id_, id_ % 4, 10 * (id_ + number), 5) for id_ in range(12)))
+        write(db, row(99, 9, 1, 0))
+        until(lambda: not driven._cut_due)
+        with pytest.raises(vt.StaleRead, match="division by zero"):
+            least.refresh()
+        write(db, row(98, 8, number, 0), row(99, 9, 1, 1))
+        until(lambda: not driven._cut_due)
+        write(db, row(98, 8, number, 1), *(row(id_, id_ % 3, id_, 1) for id_ in range(6)))
+        least.refresh()
+        expected = sorted((each["g"], each["v"] // each["w"]) for each in twin.rows())  # type: ignore[operator]
+        assert shown(view) == expected
+        for _ in range(2):
+            db._engine.checkpoint()
+        with db._engine.ltm.lock:
+            for versions in db._engine.ltm.tables.versions.values():
+                versions.age()
+                versions.age()
+        assert shown(view) == expected
+        ratios = [ratio for _, ratio in expected]
+        assert shown(least) == sorted(
+            ((r, ratios.count(r), min(g for g, each in expected if each == r)) for r in set(ratios)), key=repr
+        )
 
 
 # --- failures ---
