@@ -107,6 +107,8 @@ class Refresher:
         #: By view: the W1 of its last step that was dropped.
         self._dropped: dict[int, int] = {}
         self._running: int | None = None
+        #: How many steps came to their end.
+        self._steps_count = 0
         #: Log bytes and changed rows when a group was last at its watermark.
         self._marks: dict[int, tuple[int, int]] = {}
         self._thread: threading.Thread | None = None
@@ -285,8 +287,9 @@ class Refresher:
 
     def _await_marker(self) -> None:
         with self._state:
-            running = self._running
-            while running is not None and self._running == running and not self._closing:
+            # Not until nothing is running: with one step after the other that may never be.
+            steps = self._steps_count
+            while self._running is not None and self._steps_count == steps and not self._closing:
                 self._state.wait(1)
 
     # -- what others want
@@ -390,6 +393,7 @@ class Refresher:
                 finally:
                     with self._state:
                         self._running = None
+                        self._steps_count += 1
                         self._state.notify_all()
         except BaseException as error:  # the engine failed: every caller is answered with that
             with self._state:

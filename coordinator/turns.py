@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from ..ltm.fair_lock import FairLock
 
 #: How long writers wait for a slice of other work.
-SLICE_MS = 2.0
+SLICE_MS = 4.0
 #: How long the other work rests between two slices while there are writers. To let go of the lock is not enough: their
 #: threads need the interpreter, too, before they have something for the lock to be taken for. Without the rest, six
 #: writers came down to a tenth of their speed.
-REST_MS = 1.5
+REST_MS = 3.0
 
 
 class Turns:
@@ -40,12 +40,15 @@ class Turns:
     def pause(self) -> None:
         if self._pauses and (time.perf_counter() - self._began) * 1000 >= SLICE_MS:
             self._lock.release()
-            commits_count = self._commits()
-            if commits_count != self._commits_seen:
-                self._commits_seen = commits_count
-                time.sleep(REST_MS / 1000)
+            self._rest()
             self._lock.acquire()
             self._began = time.perf_counter()
+
+    def _rest(self) -> None:
+        commits_count = self._commits()
+        if commits_count != self._commits_seen:
+            self._commits_seen = commits_count
+            time.sleep(REST_MS / 1000)
 
     @contextmanager
     def let_go(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ is reported before anything else happens.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -205,6 +206,9 @@ COUNTED = {
 }
 
 
+EXTRA = "SELECT hi, COUNT(*) AS n, MIN(worker) AS lo FROM counted_20 GROUP BY hi"
+
+
 def set_up_load(db: vt.Database) -> None:
     if "counters" not in db.tables():
         db.create_table("counters", dict.fromkeys(("worker", "counter", "n"), int), key=("worker", "counter"))
@@ -241,6 +245,10 @@ def check_load(db: vt.Database, acknowledged: list[int], marks: dict[str, int]) 
         worker = cast(int, row["worker"])
         # A counter that nothing was noted for is a row too, with no journal entry that counts.
         assert row["j"] == last[worker], (row, last)
+    if "extra" in db.views():
+        highest = Counter(row["hi"] for row in db.view("counted_20").rows())
+        assert sum(cast(int, row["n"]) for row in db.view("extra").rows(latest=True)) == sum(highest.values())
+        db.drop_view("extra")
     return last
 
 
@@ -260,7 +268,7 @@ def work(db: vt.Database, worker: int, number: int) -> None:
         os._exit(1)
 
 
-def run_load(path: str, acknowledged: list[int], marks: dict[str, int], view_managers: int) -> None:
+def run_load(path: str, acknowledged: list[int], marks: dict[str, int], view_managers: int, *, changes: bool) -> None:
     report("opening")
     db = vt.connect(path, cache_rows=800, view_managers=view_managers)
     set_up_load(db)
@@ -268,9 +276,15 @@ def run_load(path: str, acknowledged: list[int], marks: dict[str, int], view_man
     report("recovered", json.dumps(last))
     for worker, number in enumerate(last):
         threading.Thread(target=work, args=(db, worker, number), daemon=True).start()
-    while True:
+    for mode in itertools.cycle(("sync", "manual", "20ms", "0ms", "sync", "0ms", "manual", "0ms")):
         for name in COUNTED:
             report("mark", name, db.view(name).rows().watermark)
+        if changes:
+            # Views join a group that is refreshed all the time, leave it, and change their mode.
+            report("changing")
+            db.create_view("extra", EXTRA, refresh="20ms")
+            db.view("joined_0").set_refresh(mode)
+            db.drop_view("extra")
 
 
 def run(cycle: dict[str, object]) -> None:
@@ -282,6 +296,7 @@ def run(cycle: dict[str, object]) -> None:
             cast("list[int]", cycle["acknowledged"]),
             cast("dict[str, int]", cycle["marks"]),
             cast(int, cycle["view_managers"]),
+            changes=bool(cycle["changes"]),
         )
 
 

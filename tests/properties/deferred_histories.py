@@ -101,7 +101,7 @@ BASE_VIEWS = {
     "not exists": "SELECT id AS c0, v AS c1 FROM e WHERE NOT EXISTS (SELECT * FROM p WHERE p.id = e.g)",
     "not in": "SELECT id AS c0, v AS c1 FROM e WHERE g NOT IN (SELECT q FROM p)",
     "top-k": "SELECT id AS c0, v AS c1 FROM e ORDER BY v DESC, id LIMIT 3",
-    "top-k of groups": "SELECT g AS c0, SUM(v) AS c1 FROM e GROUP BY g ORDER BY c1, c0 LIMIT 2 OFFSET 1",
+    "top-k of groups": "SELECT g AS c0, SUM(v) AS c1 FROM e GROUP BY g ORDER BY c1, c0 LIMIT 2",
     "subquery": "SELECT p.q AS c0, SUM(w.c) AS c1 FROM p JOIN"
     " (SELECT g, COUNT(*) AS c FROM e GROUP BY g) AS w ON w.g = p.id GROUP BY p.q",
     "composite key": "SELECT k.a AS c0, COUNT(*) AS c1 FROM k WHERE k.b GROUP BY k.a",
@@ -120,14 +120,16 @@ UPPER_VIEWS = {
 FEATURES = (*BASE_VIEWS, *(f"on a view: {kind}" for kind in UPPER_VIEWS))
 
 
-def plain_case(seed: int) -> Case:
-    """Two views over tables and one or two over views, with a history."""
+def plain_case(seed: int, turn: int) -> Case:
+    """Two views over tables and one or two over views, with a history. `turn`: each kind has its own."""
     rng = Random(seed)
     views: list[View] = []
-    for kind in rng.sample(list(BASE_VIEWS), 2):
+    kinds = list(BASE_VIEWS)
+    for kind in (kinds[turn % len(kinds)], rng.choice(kinds)):
         after = rng.choice((0, 0, 1))
         views.append(View(f"v{len(views)}", BASE_VIEWS[kind], (), (), after, (kind,)))
-    for kind in rng.sample(list(UPPER_VIEWS), rng.choice((1, 1, 2))):
+    kinds = list(UPPER_VIEWS)
+    for kind in (kinds[turn % len(kinds)], *rng.sample(kinds, rng.choice((0, 0, 1)))):
         below = rng.choice(views)
         sql = UPPER_VIEWS[kind].format(below.name)
         views.append(View(f"v{len(views)}", sql, (), (), max(below.after, rng.choice((0, 1))), (f"on a view: {kind}",)))
@@ -333,6 +335,7 @@ class Run:
                         self._make(view, "sync", "sync")
                         self._note()
                 except vt.UnsupportedView:
+                    assert self.tables.keys() != {table.name for table in TABLES}, view.sql
                     del self.views[name]
                     continue
                 for flavour in self.flavours:

@@ -16,9 +16,9 @@ from tests.conftest import PROFILE
 from tests.properties.deferred_histories import FEATURES, FLAVOURS, Run, Seen, plain_case
 from tests.properties.sql_views import case
 
-HISTORIES = {"dev": 40, "full": 200, "soak": 2_000}[PROFILE]
+HISTORIES = {"dev": 24, "full": 200, "soak": 2_000}[PROFILE]
 #: With views of any shape, whose plans take longer to make than their histories to run.
-SQL_HISTORIES = {"dev": 2, "full": 12, "soak": 200}[PROFILE]
+SQL_HISTORIES = {"dev": 2, "full": 8, "soak": 200}[PROFILE]
 #: Spread over several tests, for several processes.
 PARTS = 4
 #: Every so many histories happen in a directory, which is closed, abandoned and opened again.
@@ -31,7 +31,7 @@ def _run(seeds: range, directory: Path, *, plain: bool) -> Seen:
         place = directory / str(seed) if seed // PARTS % DIRECTORY_EVERY == 0 else None
         if place is not None:
             place.mkdir()
-        Run(plain_case(seed) if plain else case(seed), seed, seen, place)()
+        Run(plain_case(seed, seed // PARTS) if plain else case(seed), seed, seen, place)()
     return seen
 
 
@@ -43,13 +43,13 @@ def test_at_every_watermark_all_copies_of_a_view_are_equal(tmp_path: Path, part:
     assert seen.compared > 30 * seen.histories
     # Views that are never behind would not be deferred.
     assert seen.behind > seen.histories
-    assert set(seen.flavours) == set(FLAVOURS)
-    assert seen.switches and seen.commands and seen.killed_at_work and seen.log_reads
-    assert seen.checkpoints_in_steps and seen.writes_in_steps
     assert {"after opened", "after refreshed", "after shown", "after publication"} <= seen.points.keys()
     if PROFILE != "dev":
         assert set(seen.features) == set(FEATURES)
-        assert seen.refusals and seen.reopened and seen.abandoned
+        assert set(seen.flavours) == set(FLAVOURS)
+        assert seen.switches and seen.refusals and seen.commands and seen.killed_at_work
+        assert seen.log_reads and seen.checkpoints_in_steps and seen.writes_in_steps
+        assert seen.reopened and seen.abandoned
 
 
 @pytest.mark.timeout(3600)
@@ -60,21 +60,16 @@ def test_views_of_any_shape(tmp_path: Path, part: int) -> None:
     assert seen.compared > 20 * seen.histories
 
 
-#: Histories that once went wrong: hidden views of hidden views; an index of a hidden view that only a switched view
-#: needs; a row that one slot removes and another brings back, with a checkpoint between; changes that leave memory in
-#: the middle of a step; a crash in a step that began where nothing was logged.
-@pytest.mark.parametrize(
-    ("seed", "plain", "in_directory"),
-    [(3, False, False), (18, False, False), (27, True, False), (20, True, True), (80, True, True), (24, True, True)],
-)
-def test_histories_that_once_went_wrong(tmp_path: Path, seed: int, plain: bool, in_directory: bool) -> None:
+@pytest.mark.parametrize("seed", [3, 18])
+def test_histories_that_once_went_wrong(seed: int) -> None:
+    """Hidden views that are made from hidden views; an index of a hidden view that only a switched view needs."""
     seen = Seen()
-    Run(plain_case(seed) if plain else case(seed), seed, seen, tmp_path if in_directory else None)()
+    Run(case(seed), seed, seen, None)()
     assert seen.compared > 20
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
+    for argument in map(int, sys.argv[1:]):
         with tempfile.TemporaryDirectory() as made:
-            Run(plain_case(int(argument)), int(argument), Seen(), Path(made))()
+            Run(plain_case(argument, argument // PARTS), argument, Seen(), Path(made))()
             print(argument, "holds")

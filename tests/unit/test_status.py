@@ -297,7 +297,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_watch_shows_a_page_until_ctrl_c() -> None:
+def test_watch_shows_a_page_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal gets the last page only
     out, pages = Terminal(), iter(range(10))
 
     def pause() -> None:

@@ -20,10 +20,12 @@ from viewtide.coordinator.vms.hash_ring import HashRing
 from viewtide.coordinator.vms.managers import VIEW_MANAGERS_MAX, ViewManagers
 from viewtide.coordinator.vms.modes import Mode, mode_of, quickest
 from viewtide.coordinator.vms.scheduler import Cost, Schedule, Scheduler, Tuning
+from viewtide.coordinator.vms.stepping import Progress
 from viewtide.coordinator.vms.subsystem import Net, Subsystem, divide, net
 from viewtide.coordinator.vms.view_manager import ViewManager
 from viewtide.ltm.catalog import View
 from viewtide.ltm.outputs import CommitRecord, Write
+from viewtide.ltm.steps import Dropped, Opened, Refreshed, Shown
 
 # --- the hash ring ---
 
@@ -567,3 +569,19 @@ def test_a_status_line_is_a_copy() -> None:
     (status,) = pool.status()
     assert replace(status, rows=5).rows == 5
     assert pool.status()[0].rows == 0
+
+
+# --- what the log has of a step ---
+
+
+def test_a_step_that_was_being_taken_back_is_not_resumed() -> None:
+    progress = Progress(Opened((5, 6), 10, 20, (1, 2), 3))
+    shown = Shown(progress.id, 0, ((5, [(b"k", None, (1,))]),))
+    progress.note(Refreshed(progress.id, 0, 1, ((5, [Contribution(b"k", (1,), (1,))]),)))
+    progress.note(shown)
+    assert not progress.lost
+    progress.note(shown._replace(rows=((5, [(b"k", (1,), None)]),)))
+    assert progress.lost
+    assert progress.shown == {0: shown}
+    assert progress.touched() == {5: {b"k"}}
+    assert progress.dropped({5: [(b"k", None)]}) == Dropped((5, 6), 10, 20, ((5, [(b"k", None)]),))
