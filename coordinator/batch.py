@@ -32,7 +32,7 @@ def batch_refresh(engine: Engine, group: Group, turns: Turns) -> tuple[int, int,
     ltm.log_pins[reader] = position
     try:
         for view in reversed(group.views):
-            _clear(engine, view, group.watermark, w1, turns)
+            _clear(engine, view, w1, turns)
         rows_count = 0
         for view in group.views:
             rows_count += fill(engine, view, w1, turns)
@@ -44,7 +44,7 @@ def batch_refresh(engine: Engine, group: Group, turns: Turns) -> tuple[int, int,
         del ltm.log_pins[reader]
 
 
-def _clear(engine: Engine, view: ViewRows, w0: int, w1: int, turns: Turns) -> None:
+def _clear(engine: Engine, view: ViewRows, w1: int, turns: Turns) -> None:
     """Remove all rows at `w1`, also those that an interrupted batch left."""
     ltm = engine.ltm
     if view.indexes:
