@@ -178,8 +178,8 @@ def watch_batches(on_point: Callable[[Engine, str], None]) -> None:
             engine.checkpoint()
         on_point(engine, f"{point} and stored")
 
-    def watched_clear(engine: Engine, view: ViewRows, w0: int, w1: int, turns: Turns) -> None:
-        clear(engine, view, w0, w1, turns)
+    def watched_clear(engine: Engine, view: ViewRows, w1: int, turns: Turns) -> None:
+        clear(engine, view, w1, turns)
         checkpoint(engine, turns, "batch cleared")
 
     def watched_fill(engine: Engine, view: ViewRows, at: int, turns: Turns) -> int:

@@ -501,8 +501,8 @@ def test_a_batch_refresh_that_is_interrupted_is_made_again(
                 engine.checkpoint()  # type: ignore[attr-defined]
             raise vt.OperationalError("interrupted")
 
-    def stopped_clear(engine: object, view: object, w0: int, w1: int, turns: object) -> None:
-        clear(engine, view, w0, w1, turns)  # type: ignore[arg-type]
+    def stopped_clear(engine: object, view: object, w1: int, turns: object) -> None:
+        clear(engine, view, w1, turns)  # type: ignore[arg-type]
         if fails_at == "clear":
             stop(engine, turns)
 
