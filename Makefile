@@ -66,6 +66,7 @@ bench: $(DEV_STAMP) $(POSTGRES_STAMP) ## the benches, with PostgreSQL as the pee
 
 soak: $(DEV_STAMP) $(POSTGRES_STAMP) ## all tests with many more examples and crashes; takes long
 	VIEWTIDE_SOAK=1 $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 $(PYTEST_ARGS)
+	VIEWTIDE_LTMS=3 VIEWTIDE_TEST_PROFILE=full $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 $(PYTEST_ARGS)
 
 format: $(DEV_STAMP) ## rewrite the sources: ruff format and the safe fixes
 	$(BIN)/ruff check --fix $(LINTED)

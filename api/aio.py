@@ -52,6 +52,7 @@ async def connect(
     view_managers: int = 1,
     history: str | float = HISTORY,
     history_bytes: int | None = None,
+    ltms: int | None = None,
 ) -> AsyncDatabase:
     """Open a database: a directory (created if missing), or "memory:" for a new private one."""
     opening = functools.partial(
@@ -61,6 +62,7 @@ async def connect(
         view_managers=view_managers,
         history=history,
         history_bytes=history_bytes,
+        ltms=ltms,
     )
     return AsyncDatabase(await asyncio.to_thread(opening))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from .changetables.errors import InterfaceError
@@ -16,18 +17,23 @@ CACHE_ROWS = 400_000
 HISTORY = "1h"
 HISTORY_BYTES = 256 * 2**20
 HISTORY_BYTES_IN_MEMORY = 32 * 2**20
+#: Each has a log of its own, and a transaction syncs those that it touches.
+LTMS_MAX = 64
+LTMS_VARIABLE = "VIEWTIDE_LTMS"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """`cache_rows`: about how many rows are kept in memory; the rest is read from disk when asked for.
     `view_managers`: how many of them refresh the deferred views. `history`: for how long the log is kept after it was
-    written to the store, for `changes()`, but at most about `history_bytes` of it (None: as many as is usual)."""
+    written to the store, for `changes()`, but at most about `history_bytes` of it (None: as many as is usual). `ltms`:
+    how many local transaction managers share the keys."""
 
     cache_rows: int = CACHE_ROWS
     view_managers: int = 1
     history: str | float = HISTORY
     history_bytes: int | None = None
+    ltms: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.cache_rows, int) or self.cache_rows < 100:
@@ -40,6 +46,8 @@ class Config:
             raise InterfaceError(
                 f"view_managers must be a whole number from 1 to {VIEW_MANAGERS_MAX}, not {self.view_managers!r}"
             )
+        if not isinstance(self.ltms, int) or isinstance(self.ltms, bool) or not 1 <= self.ltms <= LTMS_MAX:
+            raise InterfaceError(f"ltms must be a whole number from 1 to {LTMS_MAX}, not {self.ltms!r}")
         milliseconds(self.history)
         size = self.history_bytes
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
@@ -50,3 +58,11 @@ class Config:
         usual = HISTORY_BYTES_IN_MEMORY if in_memory else HISTORY_BYTES
         age = int(milliseconds(self.history)) << MS_SHIFT
         return History(age, usual if self.history_bytes is None else self.history_bytes)
+
+
+def usual_ltms() -> int:
+    """How many LTMs there are where nobody says."""
+    told = os.environ.get(LTMS_VARIABLE, "1")
+    if not told.isdecimal():
+        raise InterfaceError(f"{LTMS_VARIABLE} must be a whole number, not {told!r}")
+    return int(told)

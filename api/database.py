@@ -30,7 +30,7 @@ from .changetables.rewriting import positions
 from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
-from .config import CACHE_ROWS, HISTORY, Config
+from .config import CACHE_ROWS, HISTORY, Config, usual_ltms
 from .coordinator.build import build_index
 from .coordinator.deferred import create
 from .coordinator.vms.managers import ViewManagers
@@ -94,13 +94,16 @@ def connect(
     view_managers: int = 1,
     history: str | float = HISTORY,
     history_bytes: int | None = None,
+    ltms: int | None = None,
 ) -> Database:
     """Open a database: a directory (created if missing), or "memory:" for a new private one.
 
+    `ltms`: how many local transaction managers share the keys; with several, transactions take two phases. Without it,
+    the environment variable VIEWTIDE_LTMS tells, else it is one.
     `view_managers`: how many of them share the work of refreshing deferred views. `history`: for how long `changes()`
     of views can be read again, as long as the log takes no more than about `history_bytes` (256 MiB, in memory 32 MiB).
     """
-    config = Config(cache_rows, view_managers, history, history_bytes)
+    config = Config(cache_rows, view_managers, history, history_bytes, usual_ltms() if ltms is None else ltms)
     name = os.fspath(target) if isinstance(target, str | os.PathLike) else ""
     if not isinstance(name, str) or not name or "\0" in name:
         raise InterfaceError(f"connect takes a directory or 'memory:', not {target!r}")

@@ -10,12 +10,14 @@ import secrets
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 from .changetables.errors import InterfaceError, OperationalError
 from .config import Config
 from .coordinator.embedded import Engine, wall_clock_ms
 from .coordinator.refresher import Refresher
+from .coordinator.several import SeveralEngine
 from .coordinator.timestamps import to_ms
 from .garbage import database_closed, database_opened
 from .ltm.commit_log.memory import MemoryLog
@@ -29,6 +31,9 @@ logger = logging.getLogger("viewtide")
 #: How long to wait for the lock of a process that was killed, and how often to look.
 ORPHANED_LOCK_S_MAX = 10.0
 ORPHANED_LOCK_LOOK_S = 0.005
+
+#: The folders of the LTMs' logs, with a number behind.
+LTM_FOLDER = "ltm-"
 
 #: The open databases of this process.
 _nodes: weakref.WeakSet[Node] = weakref.WeakSet()
@@ -45,7 +50,16 @@ os.register_at_fork(after_in_child=_after_fork)
 class Node:
     """An open database."""
 
-    def __init__(self, name: str, log: CommitLog, store: Store, config: Config, lock: DirectoryLock | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: CommitLog,
+        store: Store,
+        config: Config,
+        lock: DirectoryLock | None,
+        ltm_logs: Sequence[CommitLog] = (),
+    ) -> None:
+        """`ltm_logs`: one for each of several LTMs."""
         self.name = name
         self.closed = False
         self._forked = False
@@ -56,7 +70,7 @@ class Node:
         self.changing = threading.Lock()
         ltm = Ltm(log, store, config.cache_rows, logger.warning)
         ltm.history = config.kept(in_memory=isinstance(log, MemoryLog))
-        self.engine = Engine(ltm, wall_clock_ms)
+        self.engine = SeveralEngine(ltm, wall_clock_ms, ltm_logs) if ltm_logs else Engine(ltm, wall_clock_ms)
         self.engine.start()
         self.refresher = Refresher(self.engine, config.view_managers)
         self.refresher.start()
@@ -144,7 +158,8 @@ def _is_gone(holder: str) -> bool:
 
 def open_memory(config: Config) -> Node:
     """A new private database that lives as long as the process."""
-    return Node("memory:", MemoryLog(), MemoryStore(), config, None)
+    ltm_logs = [MemoryLog() for _ in range(config.ltms)] if config.ltms > 1 else []
+    return Node("memory:", MemoryLog(), MemoryStore(), config, None, ltm_logs)
 
 
 def open_directory(directory: Path, config: Config) -> Node:
@@ -161,20 +176,36 @@ def open_directory(directory: Path, config: Config) -> Node:
         from .ltm.store.lmdb import LmdbStore
 
         store = LmdbStore(directory / "store", inherit=(lock.descriptor,))
+        opened: list[CommitLog | Store] = [store]
         try:
             log = SegmentLog(directory / "log", on_report=logger.warning)
+            opened.append(log)
+            ltm_logs = _open_ltm_logs(directory, config.ltms)
+            opened += ltm_logs
+            return Node(str(directory), log, store, config, lock, ltm_logs)
         except BaseException:
-            store.close()
-            raise
-        try:
-            return Node(str(directory), log, store, config, lock)
-        except BaseException:
-            log.close()
-            store.close()
+            for each in opened:
+                each.close()
             raise
     except BaseException:
         lock.release()
         raise
+
+
+def _open_ltm_logs(directory: Path, ltms: int) -> list[CommitLog]:
+    """The logs of several LTMs. Those of an earlier opening with more of them are opened too: they may have votes."""
+    known = [int(entry.name[len(LTM_FOLDER) :]) for entry in directory.glob(f"{LTM_FOLDER}*")]
+    if ltms == 1 and not known:
+        return []
+    logs: list[CommitLog] = []
+    try:
+        for number in range(1, max([ltms, *known]) + 1):
+            logs.append(SegmentLog(directory / f"{LTM_FOLDER}{number}", on_report=logger.warning))
+    except BaseException:
+        for log in logs:
+            log.close()
+        raise
+    return logs
 
 
 def _sync_directory(directory: Path) -> None:

@@ -40,7 +40,7 @@ BATCH_TRANSACTIONS_MAX = 256
 GROUP_ROWS_MAX = 4_096
 
 
-class _Pending:
+class Pending:
     """A transaction in the queue."""
 
     __slots__ = ("commit_ts", "decided", "error", "leads", "request")
@@ -69,7 +69,7 @@ class _Pending:
         return self.commit_ts
 
 
-class _ThreadPending(_Pending):
+class _ThreadPending(Pending):
     __slots__ = ("sleep", "wake")
 
     can_lead = True
@@ -82,7 +82,7 @@ class _ThreadPending(_Pending):
         self.wake = sleep.release  # type: ignore[method-assign]
 
 
-class _TaskPending(_Pending):
+class _TaskPending(Pending):
     __slots__ = ("decision", "home", "loop")
 
     def __init__(self, request: Request, loop: asyncio.AbstractEventLoop) -> None:
@@ -116,12 +116,12 @@ class _Group:
     __slots__ = ("_is_open", "_rows_count", "_written", "pendings")
 
     def __init__(self) -> None:
-        self.pendings: list[_Pending] = []
+        self.pendings: list[Pending] = []
         self._is_open = True
         self._written: dict[str, set[bytes]] = {}
         self._rows_count = 0
 
-    def takes(self, pending: _Pending) -> bool:
+    def takes(self, pending: Pending) -> bool:
         """Add a transaction if it fits."""
         request = pending.request
         if self.pendings:
@@ -164,8 +164,8 @@ class Engine:
         self.ltm = ltm
         self._now_ms = now_ms
         self._oracle = TimestampOracle()
-        self._queue: deque[_Pending] = deque()
-        self._batch: list[_Pending] = []
+        self._queue: deque[Pending] = deque()
+        self._batch: list[Pending] = []
         #: How many the last flush had; and of the last one with several, whether its sync was the shorter part of it.
         self._batch_count = 1
         self._sync_is_short = False
@@ -180,6 +180,8 @@ class Engine:
         self._checkpoint_lock = threading.Lock()
         #: Is told, under the lock, that there is a new catalog.
         self.on_catalog: Callable[[], None] | None = None
+        #: Takes transactions from the queue and runs them, where one LTM alone does not.
+        self.several: Callable[[list[Pending], int], None] | None = None
         #: Held by whoever mends views: see `coordinator/verify.py`.
         self.repairing = threading.Lock()
         self._background = threading.Thread(target=self._run_background, name="viewtide-background", daemon=True)
@@ -190,10 +192,14 @@ class Engine:
     def start(self) -> None:
         """Recover, then serve."""
         self._oracle.seen(self.ltm.recover())
+        self._recovered()
         unfinished = self.ltm.tables.catalog.without_unfinished()
         if unfinished is not self.ltm.tables.catalog:
             self.change_catalog(lambda _: unfinished)
         self._background.start()
+
+    def _recovered(self) -> None:
+        """The log was replayed."""
 
     # -- commit
 
@@ -201,7 +207,7 @@ class Engine:
         """Commit from a thread; returns commit_ts once it is durable."""
         if self._leader.acquire(blocking=False):
             # The common case of one client: who leads never sleeps, and needs nothing to be woken with.
-            own = _Pending(request)
+            own = Pending(request)
             self._lead(own, queued=False)
             if own.error is not None:
                 raise own.error
@@ -223,7 +229,7 @@ class Engine:
             raise interrupt
         return pending.outcome()
 
-    def _enqueue(self, pending: _Pending) -> None:
+    def _enqueue(self, pending: Pending) -> None:
         if pending.request.snapshot is not None:
             # Until it is decided, whoever waits for it: validation needs the versions since its snapshot.
             self.ltm.horizon.pins[-id(pending)] = pending.request.snapshot
@@ -253,7 +259,7 @@ class Engine:
         if self._queue and self._leader.acquire(blocking=False):
             self._lead(None)
 
-    def _lead(self, own: _Pending | None, queued: bool = True) -> None:
+    def _lead(self, own: Pending | None, queued: bool = True) -> None:
         """Run what is queued. The lead is held on entry; on return it is free or handed on."""
         try:
             if own is not None and not queued:
@@ -277,7 +283,7 @@ class Engine:
             self._abandon(error, own)
             raise
 
-    def _hand_on(self, own: _Pending | None) -> bool:
+    def _hand_on(self, own: Pending | None) -> bool:
         """Let go of the lead; False if it has to be kept: the loop serves its own tasks, or somebody just came."""
         if not self._queue:
             self._leader.release()
@@ -296,7 +302,7 @@ class Engine:
             return True
         return not self._queue or not self._leader.acquire(blocking=False)
 
-    def _abandon(self, error: BaseException, own: _Pending | None) -> None:
+    def _abandon(self, error: BaseException, own: Pending | None) -> None:
         self.fail(error)
         waiting = [*self._batch, *self._queue]
         self._queue.clear()
@@ -316,15 +322,17 @@ class Engine:
             return BATCH_TRANSACTIONS_MAX
         return min((self._batch_count + len(self._queue) + 1) // 2, BATCH_TRANSACTIONS_MAX)
 
-    def _run_batch(self, count_max: int) -> list[_Pending]:
+    def _run_batch(self, count_max: int) -> list[Pending]:
         ltm = self.ltm
         if self._checkpoint_due and ltm.overloaded:
             self._relieve()
-        batch: list[_Pending] = []
+        batch: list[Pending] = []
         self._batch = batch
         with ltm.lock:
             begun_s = time.perf_counter()
-            if len(self._queue) == 1:
+            if self.several is not None:
+                self.several(batch, count_max)
+            elif len(self._queue) == 1:
                 # Few calls on this path: after each sync the processor's caches are cold.
                 batch.append(self._queue.popleft())
                 self._execute(batch)
@@ -355,7 +363,7 @@ class Engine:
             self._background_wanted.set()
         return batch
 
-    def _execute_groups(self, batch: list[_Pending], count_max: int) -> None:
+    def _execute_groups(self, batch: list[Pending], count_max: int) -> None:
         """Run what is queued, as much as one flush takes, and note it in `batch`."""
         queue = self._queue
         group = _Group()
@@ -377,7 +385,7 @@ class Engine:
         except Error:
             return  # kept in _failure: the transactions of this batch are answered with it
 
-    def _execute(self, pendings: list[_Pending]) -> None:
+    def _execute(self, pendings: list[Pending]) -> None:
         """Run transactions that do not touch each other up to the log buffer, as one: their change tables are added and
         propagated once. If that fails, each is run alone, and only those that fail by themselves are refused."""
         if not pendings:
@@ -401,7 +409,7 @@ class Engine:
         for pending in pendings:
             pending.commit_ts = commit_ts
 
-    def _commit(self, pendings: list[_Pending]) -> int:
+    def _commit(self, pendings: list[Pending]) -> int:
         """One phase. Whatever is raised as an Error has changed nothing."""
         ltm = self.ltm
         request = pendings[0].request

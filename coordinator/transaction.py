@@ -77,6 +77,7 @@ class Transaction:
         "_changes",
         "_read",
         "_running",
+        "_shows",
         "_tables",
         "contributions",
         "request",
@@ -85,8 +86,11 @@ class Transaction:
         "writes",
     )
 
-    def __init__(self, request: Request, tables: Tables) -> None:
+    def __init__(self, request: Request, tables: Tables, shows: bool = False) -> None:
+        """`shows`: find out what views with indexes show, too, because their entries are written like rows, and what
+        those show that may fail: nobody else checks it."""
         self.request = request
+        self._shows = shows
         self._tables = tables
         self._changes: dict[str, list[Change]] = {}
         #: The views that still have to be propagated to, by id.
@@ -162,7 +166,7 @@ class Transaction:
             if view is not None:
                 if finished.value:
                     self.contributions.append((view.view.id, finished.value))
-                if view.views or (view.plan.extremes and view.is_read):
+                if view.views or (view.plan.extremes and view.is_read) or (self._shows and _is_shown(view)):
                     self._read.append((view, finished.value))
             return
         assert wanted, "whoever asks for nothing would never be answered"
@@ -266,6 +270,10 @@ class Transaction:
         if self.request.snapshot is None:
             return IntegrityError(message, hint="use upsert to insert or update")
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
+
+
+def _is_shown(view: ViewRows) -> bool:
+    return bool(view.indexes) or (view.plan.fallible and view.checked)
 
 
 def _differs(old: Row | None, new: Row, columns: tuple[int, ...]) -> bool:

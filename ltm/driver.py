@@ -88,6 +88,10 @@ ELSEWHERE_ROWS_MIN = 20_000
 SENT_ROWS = 1_000
 #: Superseded versions removed from the store in one go.
 PRUNE_CELLS = 500
+#: One checkpoint removes so many of them at the least, and so many for each row that it writes: more than it adds. A
+#: reader that was at work for long may leave millions, and writers wait for a checkpoint that takes too long.
+PRUNE_CELLS_MIN = 2_000
+PRUNE_CELLS_PER_ROW = 8
 #: Cells read from the store at once by a scan.
 PAGE_CELLS = 256
 
@@ -131,6 +135,13 @@ _LoggedSlot: TypeAlias = tuple[int, StepId, int, int, tuple[tuple[int, tuple[tup
 
 class StepTooLarge(DataError):
     """One record of a step does not fit into the log. Nothing has changed."""
+
+
+def too_large(size: int) -> DataError:
+    return DataError(
+        f"the transaction is too large: {size} bytes, at most {TRANSACTION_BYTES_MAX}",
+        hint="write it in several transactions",
+    )
 
 
 class Ltm:
@@ -182,6 +193,8 @@ class Ltm:
         self.stored_ts = 0
         self._stored_lsn = 0
         self.replayed_count = 0
+        #: The transactions that recovery found in the log.
+        self.replayed_tx_ids: set[tuple[int, int]] = set()
 
     # -- commit
 
@@ -193,12 +206,10 @@ class Ltm:
         for record in outputs.persist:
             packed = self._pack((_COMMIT, *record))
             if len(packed) > TRANSACTION_BYTES_MAX:
-                raise DataError(
-                    f"the transaction is too large: {len(packed)} bytes, at most {TRANSACTION_BYTES_MAX}",
-                    hint="write it in several transactions",
-                )
+                raise too_large(len(packed))
             self._buffer.append(packed)
-            self._buffer_ts = record.commit_ts
+            if record.commit_ts > self._buffer_ts:
+                self._buffer_ts = record.commit_ts
             self._dirty_rows += record.rows_count
             self._buffer_bytes += len(packed)
         for apply in outputs.apply:
@@ -206,6 +217,10 @@ class Ltm:
         if self.feed is not None:
             for record in outputs.persist:
                 self.feed(record)
+
+    def packed_bytes(self, record: CommitRecord) -> int:
+        """How large a transaction would be in the log."""
+        return len(self._pack((_COMMIT, *record)))
 
     def accept_step(self, record: StepRecord) -> None:
         """Buffer a record of a deferred view's step and apply it. The caller holds the lock; publishing is for after
@@ -917,22 +932,23 @@ class Ltm:
             frozen_ts = self.horizon.durable_ts
             lsn = self._log.last_lsn
             tables = self.tables
+            prune_max = max(PRUNE_CELLS_MIN, PRUNE_CELLS_PER_ROW * self._dirty_rows)
             self._dirty_rows = self._dirty_log_bytes = self._slice_rows = 0
             frozen = list(tables.versions.values())
             unmade = self._freeze(tables, elsewhere)
             oldest = self.horizon.oldest()
             progress, cuts = self._progress(), [tuple(cut) for cut in self.cuts]
             needed_lsn = min(lsn, self._needed_lsn())
-        self._prune(oldest)
+        pruned = self._prune(oldest, prune_max)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
             "position": pack((lsn, frozen_ts)),
             "progress": pack(progress),
             "cuts": pack(cuts),
         }
-        max_keys = self._write_elsewhere(frozen, unmade, oldest, meta) if elsewhere else None
+        max_keys = self._write_elsewhere(frozen, unmade, oldest, pruned, meta) if elsewhere else None
         if max_keys is None:
-            writing = _Writing(self, frozen, frozen_ts <= oldest, oldest)
+            writing = _Writing(self, frozen, frozen_ts <= oldest, oldest, pruned)
             try:
                 self._store.write(writing, writing.notes, meta, writing.between, writing.removed)
             finally:
@@ -976,10 +992,11 @@ class Ltm:
         frozen: list[TableVersions],  # type: ignore[type-arg]
         unmade: dict[int, list[int]],
         oldest: int,
+        pruned: bool,
         meta: dict[str, bytes],
     ) -> dict[int, bytes] | None:
         """Have another process write the checkpoint; returns the highest keys, or None: it has to be written here."""
-        writing = _Writing(self, frozen, False, oldest)
+        writing = _Writing(self, frozen, False, oldest, pruned)
         try:
             process = self._store.write_elsewhere()
             if process is not None:
@@ -1013,14 +1030,15 @@ class Ltm:
                 # Not a change that anyone sees: the next checkpoint stores it.
                 self.tables.catalog = self.tables.catalog.without_dropped(ids)
 
-    def _prune(self, horizon: int) -> None:
-        """Remove superseded versions that readers at work kept alive at an earlier checkpoint, in slices. It comes
-        before the next checkpoint, which removes a version at once only if all older ones are gone."""
-        while True:
+    def _prune(self, horizon: int, cells_max: int) -> bool:
+        """Remove superseded versions that readers at work kept alive at an earlier checkpoint, in slices; says whether
+        all are gone. It comes before the next checkpoint, which leaves no trace of a deleted row only if they are."""
+        for _ in range(0, cells_max, PRUNE_CELLS):
             with self.lock:
                 settled = self._store.prune(horizon, PRUNE_CELLS)
             if settled < PRUNE_CELLS:
-                return
+                return True
+        return False
 
     # -- recovery
 
@@ -1083,7 +1101,8 @@ class Ltm:
                 apply()
             self._dirty_rows += record.rows_count
             self.replayed_count += 1
-        self.horizon.durable_ts = ts
+            self.replayed_tx_ids.update(record.tx_ids)
+        self.horizon.durable_ts = max(ts, self.horizon.durable_ts)
 
     def _store_too_old(self, expected_lsn: int) -> OperationalError:
         return OperationalError(
@@ -1113,13 +1132,21 @@ class _Writing:
 
     Every put of the store gives the interpreter away for a moment; without the lock a busy writer would take it each
     time, and the checkpoint would not keep up. A slice is as long as what the writers wrote since the last one asks
-    for. Nobody reads below `oldest`.
+    for. Nobody reads below `oldest`. `pruned`: every superseded version that nobody reads has left the store.
     """
 
-    def __init__(self, ltm: Ltm, frozen: list[TableVersions], unread: bool, oldest: int) -> None:  # type: ignore[type-arg]
+    def __init__(
+        self,
+        ltm: Ltm,
+        frozen: list[TableVersions],  # type: ignore[type-arg]
+        unread: bool,
+        oldest: int,
+        pruned: bool,
+    ) -> None:
         self._ltm = ltm
         self._frozen = frozen
         self._oldest = oldest
+        self._pruned = pruned
         #: Whether nobody reads below anything that is written here.
         self._unread = unread
         #: (superseding commit_ts, key, superseded commit_ts), complete when all cells were given; so is `removed`.
@@ -1174,8 +1201,8 @@ class _Writing:
         for key in keys:
             ts, row, older = frozen[key]
             before_ts = replaced.get(key)
-            if ts <= oldest:
-                # Nobody sees anything older.
+            if ts <= oldest and (row is not None or self._pruned):
+                # Nobody sees anything older, and what is older will not come to light.
                 if row is not None:
                     cells.append(Cell(key, ts, encode(row)))
                 if before_ts is not None and (before_ts != ts or row is None):
@@ -1192,7 +1219,12 @@ class _Writing:
                     self.notes.append((ts, key, cell.commit_ts))
                     ts = cell.commit_ts
             if before_ts is not None:
-                self.notes.append((ts, key, before_ts))
+                if self._ltm.horizon.pinned_between(before_ts, ts):
+                    self.notes.append((ts, key, before_ts))
+                else:
+                    # Who reads below `oldest` sees something older still. A view that is being computed from a
+                    # snapshot writes its rows again and again, and nobody reads what is between.
+                    self.removed.append((key, before_ts))
         return cells
 
     def _replaced(self, versions: TableVersions[T], keys: list[bytes]) -> dict[bytes, int]:

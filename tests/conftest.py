@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from viewtide.config import LTMS_VARIABLE
+
 EXAMPLES_DEV = 20
 EXAMPLES_FULL = 100
 EXAMPLES_SOAK = 5_000
 # A test that states its own number of examples keeps its proportion to the others: it is scaled by these.
 EXAMPLES_FACTOR = {"dev": 0.25, "full": 1.0, "soak": 20.0}
 EXAMPLES_MIN = 10
+
+LTMS = (1, 3)
 
 SOAK = os.environ.get("VIEWTIDE_SOAK", "") not in ("", "0")
 PROFILE = "soak" if SOAK else os.environ.get("VIEWTIDE_TEST_PROFILE", "dev")
@@ -26,6 +30,21 @@ PROFILE = "soak" if SOAK else os.environ.get("VIEWTIDE_TEST_PROFILE", "dev")
 for name, examples in (("dev", EXAMPLES_DEV), ("full", EXAMPLES_FULL), ("soak", EXAMPLES_SOAK)):
     settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(PROFILE)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A sample of the tests is run with one LTM and with three; with `VIEWTIDE_LTMS`, all are run with that many."""
+    if metafunc.definition.get_closest_marker("several_ltms") and LTMS_VARIABLE not in os.environ:
+        metafunc.fixturenames.append("ltms")
+        metafunc.parametrize("ltms", LTMS, indirect=True, ids=["one LTM", "three LTMs"])
+
+
+@pytest.fixture
+def ltms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many LTMs a database has, also in processes that the test starts."""
+    number: int = request.param
+    monkeypatch.setenv(LTMS_VARIABLE, str(number))
+    return number
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

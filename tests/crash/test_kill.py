@@ -19,6 +19,8 @@ import pytest
 from ..conftest import PROFILE
 from . import writer
 
+pytestmark = pytest.mark.several_ltms
+
 #: Shares of the stated number of cycles, as for examples of Hypothesis.
 CYCLES_FACTOR = {"dev": 0.1, "full": 1.0, "soak": 20.0}[PROFILE]
 SEED = 20_240_229

@@ -21,11 +21,14 @@ import viewtide as vt
 from viewtide.coordinator.embedded import Engine
 from viewtide.coordinator.transaction import Request
 from viewtide.ltm.ports import Cell
+from viewtide.ltm.two_phase.participant import Participant
 from viewtide.ltm.versions import Horizon
 from viewtide.reads import Reads
 
 #: What happens between the reads of one transaction and its commit, besides the other transaction.
 Between = Callable[[vt.Database], None]
+
+pytestmark = pytest.mark.several_ltms
 
 
 def nothing(db: vt.Database) -> None:
@@ -71,6 +74,7 @@ def unvalidated(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(Engine, "_validate", accept)
+    monkeypatch.setattr(Participant, "_has_changed", lambda self, ask: False)
 
 
 def _account(number: int, branch: str = "north", balance: int = 50) -> dict[str, object]:

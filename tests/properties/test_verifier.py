@@ -18,6 +18,8 @@ import pytest
 
 import viewtide as vt
 
+pytestmark = pytest.mark.several_ltms
+
 
 class Load(NamedTuple):
     generators: int = 8

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import viewtide as vt
+from viewtide.config import usual_ltms
 
 
 @pytest.fixture
@@ -690,7 +691,8 @@ def test_a_failing_log_is_an_unknown_commit_and_then_stops_everything(
         db.create_table("u", {"id": int}, key="id")
     db.close()
     with vt.connect(db_path) as db, db.snapshot() as snapshot:
-        assert snapshot.scan("t") == []
+        # With several LTMs their logs have the votes, and it is committed.
+        assert len(snapshot.scan("t")) == (0 if usual_ltms() == 1 else 1)
 
 
 def test_a_failing_checkpoint_answers_every_writer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 import viewtide as vt
 
+pytestmark = pytest.mark.several_ltms
+
 
 @pytest.fixture
 def db() -> Iterator[vt.Database]:

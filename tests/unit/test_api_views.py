@@ -20,6 +20,8 @@ from viewtide.ltm.catalog import View as CatalogView
 from viewtide.ltm.driver import Ltm
 from viewtide.ltm.versions import NotLoaded
 
+pytestmark = pytest.mark.several_ltms
+
 SUMS = "SELECT category, SUM(cost) AS cost, COUNT(*) AS n, AVG(cost) AS mean FROM events GROUP BY category"
 JOINED = (
     "SELECT p.name, SUM(e.cost) AS cost, COUNT(*) AS n"

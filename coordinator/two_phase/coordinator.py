@@ -1,0 +1,532 @@
+"""The coordinator: decides many transactions at a time. It keeps nothing on disk, does no I/O and knows no clock.
+
+A transaction is committed exactly when all votes on its list are durable: the coordinator only finds out first. If it
+is gone, the participants find out from each other; a client that heard nothing submits again, by another coordinator,
+which first makes sure that the earlier attempt is refused for good, or answers what became of it (rule V5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ...changetables.errors import Error, TransactionConflict
+from ...changetables.types import Row
+from ...ltm.key_range import RangeMap
+from ...ltm.machine import Host, Outputs, WhenDurable
+from ...ltm.tables import Tables
+from ...ltm.two_phase.messages import (
+    ABORTED,
+    CLOSED,
+    COMMITTED,
+    FOREVER,
+    Answer,
+    Decide,
+    Draw,
+    Forget,
+    Inquire,
+    KeyRange,
+    NotServed,
+    Read,
+    ReadRows,
+    Refused,
+    Resolve,
+    Resolved,
+    Settled,
+    Timestamps,
+    Told,
+    TxId,
+    Vote,
+)
+from ...ltm.two_phase.participant import CHANGED, ENDED
+from ..timestamps import STEP
+from .attempt import ASKING, VOTING, AttemptAt
+from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit
+
+#: Messages that are not answered are sent again after this long.
+RESEND_MS = 150
+#: Attempts without vote requests end after this long; it is longer than a participant waits.
+ASKING_MS_MAX = 3_000
+#: Requests to vote are repeated so often, then the participants are asked what became of it.
+PREPARE_SENT_MAX = 3
+#: Decisions are repeated so often; then participants ask each other.
+DECIDE_SENT_MAX = 5
+#: A transaction that is refused again and again ends as a conflict after so many attempts.
+ATTEMPTS_MAX = 30
+#: The first pause before another attempt; it doubles up to the second.
+BACKOFF_MS = 2
+BACKOFF_MS_MAX = 100
+#: Outcomes that are remembered, for clients that ask twice.
+OUTCOMES_MAX = 10_000
+#: Transactions at work: beyond it newcomers are refused.
+TRANSACTIONS_MAX = 10_000
+
+RUN_AGAIN = "run it again, for example with db.run()"
+
+PREPARING = "coordinator: about to ask for votes"
+DECIDING = "coordinator: all votes are in"
+ANSWERED = "coordinator: client answered, decision not sent"
+ABORTING = "coordinator: refused"
+RESOLVING = "coordinator: about to resolve"
+PROBES = (PREPARING, DECIDING, ANSWERED, ABORTING, RESOLVING)
+
+
+class _Work:
+    """One transaction, over all its attempts."""
+
+    __slots__ = (
+        "attempts",
+        "began_ms",
+        "client",
+        "current",
+        "number",
+        "outcome",
+        "priority",
+        "resolve",
+        "resolving",
+        "start",
+        "submit",
+    )
+
+    def __init__(self, client: str, submit: Submit, number: int, now_ms: int) -> None:
+        self.client = client
+        self.submit = submit
+        self.number = number
+        self.began_ms = now_ms
+        self.attempts = 0
+        self.priority = 0
+        self.start = 0
+        self.current: AttemptAt | None = None
+        #: Whether to find out first what became of earlier attempts; then the question's number.
+        self.resolving = submit.again
+        self.resolve = 0
+        #: What to answer when no attempt can be committed any more.
+        self.outcome: Outcome | None = None
+
+
+class _Reading:
+    __slots__ = ("began_ms", "client", "message", "ranges", "rows", "waiting")
+
+    def __init__(self, client: str, message: ReadAt, now_ms: int) -> None:
+        self.client = client
+        self.message = message
+        self.began_ms = now_ms
+        #: By the number of a part: its question, whom it goes to, and the places of its keys and ranges.
+        self.waiting: dict[int, tuple[str, Read, list[int], list[int]]] = {}
+        self.rows: list[tuple[int, Row | None]] = [(0, None)] * len(message.keys)
+        self.ranges: list[list[tuple[tuple[bytes, int, Row], ...]]] = [[] for _ in message.ranges]
+
+
+class Coordinator:
+    """`tables` compiles plans; no rows are in them."""
+
+    def __init__(self, host: Host, oracle: str, tables: Tables, ranges: RangeMap) -> None:
+        self.host = host
+        self.oracle = oracle
+        self.tables = tables
+        self.ranges = ranges
+        #: As of the participants.
+        self.one_phase = True
+        #: Are told of an attempt before votes are asked for (what it raises ends it), and that it is committed.
+        self.on_prepare: Callable[[AttemptAt], None] | None = None
+        self.on_commit: Callable[[AttemptAt, int], None] | None = None
+        self.work: dict[TxId, _Work] = {}
+        #: Decided attempts whose participants do not all have the decision yet.
+        self._settling: dict[TxId, AttemptAt] = {}
+        self._outcomes: dict[TxId, Outcome] = {}
+        self._readings: dict[int, _Reading] = {}
+        self._number = 0
+        #: Who waits for a timestamp, and how many of them the request that is out will serve (rule T1).
+        self._waiting: deque[Callable[[int, int], None]] = deque()
+        self._drawing = 0
+        self._draw_number = 0
+        self._now_ms = 0
+        self._send: list[tuple[str, object] | WhenDurable] = []
+        self._timers: list[tuple[int, object]] = []
+
+    # -- the machine
+
+    def start(self, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
+        self._now_ms = now_ms
+        # Numbers of an earlier life must not be taken for those of this one.
+        self._number = self._draw_number = incarnation << 32
+        return self._out()
+
+    def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        _HANDLERS[type(message)](self, sender, message)
+        return self._out()
+
+    def persisted(self, lsn: int, now_ms: int) -> Outputs:
+        raise AssertionError("a coordinator has no log")
+
+    def timer(self, token: object, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        assert isinstance(token, tuple)
+        what, key = token
+        if what == "draw":
+            if self._drawing and key == self._draw_number:
+                self._request_timestamps()
+        elif what == "read":
+            self._resend_read(key)
+        elif what == "resend":
+            self._resend(*key)
+        elif what == "again":
+            work = self.work.get(key)
+            if work is not None and work.current is None:
+                self._draw(work)
+        return self._out()
+
+    def _out(self) -> Outputs:
+        if not (self._send or self._timers):
+            return Outputs()
+        out = Outputs((), tuple(self._send), tuple(self._timers))
+        self._send, self._timers = [], []
+        return out
+
+    def _to_log(self, log: str, message: object) -> None:
+        self._send.append((self.ranges.process(log), message))
+
+    # -- timestamps
+
+    def _want_timestamp(self, then: Callable[[int, int], None]) -> None:
+        self._waiting.append(then)
+        if not self._drawing:
+            self._request_timestamps()
+
+    def _request_timestamps(self) -> None:
+        self._drawing = len(self._waiting)
+        self._draw_number += 1
+        self._send.append((self.oracle, Draw(self._draw_number, self._drawing)))
+        self._timers.append((self._now_ms + RESEND_MS, ("draw", self._draw_number)))
+
+    def _timestamps(self, sender: str, message: Timestamps) -> None:
+        if message.number != self._draw_number or not self._drawing:
+            return
+        self._drawing = 0
+        served = [self._waiting.popleft() for _ in range(min(message.issued, len(self._waiting)))]
+        for number, then in enumerate(served):
+            then(message.first + number * STEP, message.epoch)
+        if self._waiting and not self._drawing:
+            self._request_timestamps()
+
+    # -- transactions
+
+    def _submit(self, client: str, submit: Submit) -> None:
+        tx_id = submit.tx_id
+        known = self._outcomes.get(tx_id)
+        work = self.work.get(tx_id)
+        if known is not None:
+            self._send.append((client, known))
+        elif work is not None:
+            work.client = client
+        elif len(self.work) >= TRANSACTIONS_MAX:
+            error = ("Busy", "too many transactions at once", "try again")
+            if not submit.again:
+                self._send.append((client, Outcome(tx_id, CONFLICT, 0, error)))
+        else:
+            self._number += 1
+            work = self.work[tx_id] = _Work(client, submit, self._number, self._now_ms)
+            self._draw(work)
+
+    def _draw(self, work: _Work) -> None:
+        self._want_timestamp(lambda ts, epoch: self._begin(work, ts, epoch))
+
+    def _begin(self, work: _Work, start: int, epoch: int) -> None:
+        work.start = start
+        work.priority = work.priority or start
+        if work.resolving:
+            self._begin_resolve(work)
+            return
+        work.attempts += 1
+        attempt = AttemptAt(work.submit, start, work.priority, epoch, self.tables, self.ranges, self._now_ms)
+        work.current = attempt
+        for log, ask in attempt.begin():
+            self._to_log(log, ask)
+        self._timers.append((self._now_ms + RESEND_MS, ("resend", (work.submit.tx_id, start))))
+
+    def _current(self, attempt: tuple[TxId, int]) -> tuple[_Work, AttemptAt] | None:
+        """The work on an attempt, if it is still the one that runs."""
+        work = self.work.get(attempt[0])
+        if work is None or work.current is None or work.start != attempt[1]:
+            return None
+        return work, work.current
+
+    def _told(self, sender: str, told: Told) -> None:
+        found = self._current(told.attempt)
+        if found is None or found[1].state != ASKING:
+            return
+        work, attempt = found
+        log = next((log for log, ask in attempt.waiting.items() if ask.number == told.number), None)
+        if log is None:
+            return
+        try:
+            asks = attempt.told(log, told)
+            if asks == [] and self.on_prepare is not None:
+                self.on_prepare(attempt)
+        except Error as error:
+            self._abort(work, attempt)
+            state = CONFLICT if isinstance(error, TransactionConflict) else FAILED
+            self._close(work, Outcome(told.attempt[0], state, 0, (type(error).__name__, error.message, error.hint)))
+            return
+        if asks is None:
+            return
+        for log, ask in asks:
+            self._to_log(log, ask)
+        if not asks:
+            self._prepare(work, attempt)
+
+    def _prepare(self, work: _Work, attempt: AttemptAt) -> None:
+        self.host.probe(PREPARING)
+        for log, prepare in attempt.prepare():
+            self._to_log(log, prepare)
+
+    def _refused(self, sender: str, refused: Refused) -> None:
+        """A participant let go of its holds. Once vote requests are out, only votes count."""
+        found = self._current(refused.attempt)
+        if found is None or found[1].state != ASKING:
+            return
+        work, attempt = found
+        self._abort(work, attempt)
+        self._try_again(work, refused.reason)
+
+    def _abort(self, work: _Work, attempt: AttemptAt) -> None:
+        self.host.probe(ABORTING)
+        for log in attempt.prepared or attempt.asked:
+            self._to_log(log, Decide(attempt.attempt, 0))
+        work.current = None
+
+    def _try_again(self, work: _Work, reason: str) -> None:
+        tx_id = work.submit.tx_id
+        if reason == CHANGED:
+            self._close(work, Outcome(tx_id, CONFLICT, 0, ("TransactionConflict", reason, RUN_AGAIN)))
+        elif reason == ENDED:
+            # Perhaps it is committed: somebody else submitted it, or this is an old copy.
+            work.resolving = True
+            self._draw(work)
+        elif work.attempts >= ATTEMPTS_MAX:
+            error = ("TransactionConflict", f"refused again and again: {reason}", RUN_AGAIN)
+            self._close(work, Outcome(tx_id, CONFLICT, 0, error))
+        else:
+            pause_ms = min(BACKOFF_MS_MAX, BACKOFF_MS << min(work.attempts, 6))
+            # Not all at once: the number spreads them without chance.
+            self._timers.append((self._now_ms + 1 + work.number * 7919 % pause_ms, ("again", tx_id)))
+
+    def _vote(self, sender: str, vote: Vote) -> None:
+        found = self._current(vote.attempt)
+        if found is None:
+            return
+        work, attempt = found
+        if attempt.vote(vote.log, vote.min_ts):
+            self._decided(work, attempt, vote.reason)
+
+    def _decided(self, work: _Work, attempt: AttemptAt, reason: str) -> None:
+        self.host.probe(DECIDING)
+        commit_ts = attempt.decided
+        assert commit_ts is not None
+        work.current = None
+        tx_id = work.submit.tx_id
+        if commit_ts:
+            if self.on_commit is not None:
+                self.on_commit(attempt, commit_ts)
+            self._end(work, Outcome(tx_id, COMMITTED, commit_ts))
+            self.host.probe(ANSWERED)
+        if len(attempt.prepared) > 1 or not commit_ts or not self.one_phase:
+            for log in attempt.prepared:
+                self._to_log(log, Decide(attempt.attempt, commit_ts))
+            if commit_ts:
+                self._settling[tx_id] = attempt
+                attempt.resent = 0
+                self._timers.append((self._now_ms + RESEND_MS, ("resend", attempt.attempt)))
+        if not commit_ts:
+            self._try_again(work, reason)
+
+    def _end(self, work: _Work, outcome: Outcome) -> None:
+        self.work.pop(work.submit.tx_id, None)
+        self._outcomes[outcome.tx_id] = outcome
+        if len(self._outcomes) > OUTCOMES_MAX:
+            self._outcomes.pop(next(iter(self._outcomes)))
+        self._send.append((work.client, outcome))
+
+    def _settled(self, sender: str, settled: Settled) -> None:
+        attempt = self._settling.get(settled.attempt[0])
+        if attempt is None or attempt.attempt != settled.attempt:
+            return
+        attempt.settled.add(settled.log)
+        if attempt.settled.issuperset(attempt.prepared):
+            del self._settling[settled.attempt[0]]
+            for log in attempt.prepared:
+                self._to_log(log, Forget(attempt.attempt))
+
+    # -- what is not answered
+
+    def _resend(self, tx_id: TxId, start: int) -> None:
+        settling = self._settling.get(tx_id)
+        if settling is not None and settling.start == start:
+            settling.resent += 1
+            if settling.resent > DECIDE_SENT_MAX:
+                del self._settling[tx_id]
+                return
+            for log in settling.prepared:
+                if log not in settling.settled:
+                    self._to_log(log, Decide(settling.attempt, settling.decided or 0))
+            self._timers.append((self._now_ms + (RESEND_MS << settling.resent), ("resend", (tx_id, start))))
+            return
+        work = self.work.get(tx_id)
+        if work is None or work.start != start:
+            return
+        if work.current is None:
+            if work.resolving:
+                self._ask_resolve(work)
+            return
+        attempt = work.current
+        if attempt.state == ASKING and self._now_ms - attempt.began_ms > ASKING_MS_MAX:
+            self._abort(work, attempt)
+            self._try_again(work, "no answer")
+            return
+        attempt.resent += 1
+        if attempt.state == ASKING:
+            for log, ask in attempt.waiting.items():
+                self._to_log(log, ask)
+        else:
+            for log, prepare in attempt.prepared.items():
+                if log not in attempt.votes:
+                    again = attempt.resent <= PREPARE_SENT_MAX
+                    self._to_log(log, prepare if again else Inquire(attempt.attempt, log))
+        self._timers.append((self._now_ms + RESEND_MS, ("resend", (tx_id, start))))
+
+    def _answer(self, sender: str, answer: Answer) -> None:
+        """Votes got lost: what a participant knows of it."""
+        found = self._current(answer.attempt)
+        if found is None or found[1].state != VOTING:
+            return
+        work, attempt = found
+        if answer.state == COMMITTED:
+            attempt.end(answer.ts)
+            self._decided(work, attempt, "")
+        elif answer.state == ABORTED:
+            attempt.end(0)
+            self._decided(work, attempt, "a participant had not voted in time")
+        elif attempt.vote(answer.log, answer.ts):
+            self._decided(work, attempt, "")
+
+    def _close(self, work: _Work, outcome: Outcome) -> None:
+        """It was not committed: only when that is certain for every copy of it, wherever it is, say so."""
+        work.outcome = outcome
+        work.current, work.start, work.resolving = None, FOREVER, True
+        self._begin_resolve(work)
+
+    def _begin_resolve(self, work: _Work) -> None:
+        self._number += 1
+        work.resolve = self._number
+        self._ask_resolve(work)
+
+    def _ask_resolve(self, work: _Work) -> None:
+        """What became of earlier attempts? The owner of the first written key is on all their lists."""
+        self.host.probe(RESOLVING)
+        key = work.submit.writes[0][1][0][0]
+        self._to_log(self.ranges.owner(key), Resolve(work.submit.tx_id, work.resolve, work.start, key))
+        self._timers.append((self._now_ms + RESEND_MS, ("resend", (work.submit.tx_id, work.start))))
+
+    def _resolved(self, sender: str, resolved: Resolved) -> None:
+        work = self.work.get(resolved.tx_id)
+        if work is None or not work.resolving or work.resolve != resolved.number:
+            return
+        work.resolving = False
+        if resolved.state == COMMITTED:
+            self._end(work, Outcome(resolved.tx_id, COMMITTED, resolved.ts))
+        elif resolved.state == ABORTED:
+            self._draw(work)
+        elif resolved.state == CLOSED:
+            error = ("TransactionConflict", "it was refused before", RUN_AGAIN)
+            self._end(work, work.outcome or Outcome(resolved.tx_id, CONFLICT, 0, error))
+        else:
+            error = ("CommitUnknown", "what became of the transaction is too long ago to tell", "look at the data")
+            self._end(work, Outcome(resolved.tx_id, UNKNOWN, 0, error))
+
+    # -- reads
+
+    def _read_at(self, client: str, message: ReadAt) -> None:
+        if message.at:
+            self._begin_read(client, message, message.at, 0)
+        else:
+            self._want_timestamp(lambda ts, epoch: self._begin_read(client, message, ts, epoch))
+
+    def _begin_read(self, client: str, message: ReadAt, at: int, epoch: int) -> None:
+        reading = _Reading(client, message._replace(at=at), self._now_ms)
+        parts: dict[str, tuple[list[int], list[tuple[int, KeyRange]]]] = {}
+        for place, key in enumerate(message.keys):
+            parts.setdefault(self.ranges.owner(key), ([], []))[0].append(place)
+        for place, (start, stop, limit, last) in enumerate(message.ranges):
+            for log, low, high in self.ranges.owners(start, stop):
+                parts.setdefault(log, ([], []))[1].append((place, (low, high, limit, last)))
+        for log, (places, ranges) in parts.items():
+            self._number += 1
+            keys = tuple(message.keys[place] for place in places)
+            read = Read(self._number, at, epoch, keys, tuple(each for _, each in ranges))
+            reading.waiting[self._number] = (log, read, places, [place for place, _ in ranges])
+            self._readings[self._number] = reading
+            self._to_log(log, read)
+            self._timers.append((self._now_ms + RESEND_MS, ("read", self._number)))
+        if not parts:
+            self._end_read(reading, "")
+
+    def _resend_read(self, number: int) -> None:
+        reading = self._readings.get(number)
+        if reading is None:
+            return
+        if self._now_ms - reading.began_ms > ASKING_MS_MAX:
+            self._end_read(reading, "no answer")
+            return
+        log, read, _, _ = reading.waiting[number]
+        self._to_log(log, read)
+        self._timers.append((self._now_ms + RESEND_MS, ("read", number)))
+
+    def _read_rows(self, sender: str, found: ReadRows) -> None:
+        reading = self._readings.pop(found.number, None)
+        if reading is None:
+            return
+        _, _, places, range_places = reading.waiting.pop(found.number)
+        for place, row in zip(places, found.rows, strict=True):
+            reading.rows[place] = row
+        for place, rows in zip(range_places, found.ranges, strict=True):
+            reading.ranges[place].append(rows)
+        if not reading.waiting:
+            self._end_read(reading, "")
+
+    def _not_served(self, sender: str, message: NotServed) -> None:
+        reading = self._readings.get(message.number)
+        if reading is not None:
+            self._end_read(reading, message.reason)
+
+    def _end_read(self, reading: _Reading, error: str) -> None:
+        for number in reading.waiting:
+            self._readings.pop(number, None)
+        wanted = reading.message
+        ranges = []
+        for (_, _, limit, last), parts in zip(wanted.ranges, reading.ranges, strict=True):
+            rows = [row for part in sorted(parts, key=_first_key, reverse=last) for row in part]
+            ranges.append(tuple(rows[:limit] if limit else rows))
+        answer = RowsAt(wanted.number, wanted.at, tuple(reading.rows), tuple(ranges))
+        if error:
+            answer = RowsAt(wanted.number, wanted.at, (), (), error)
+        self._send.append((reading.client, answer))
+
+
+def _first_key(part: tuple[tuple[bytes, int, Row], ...]) -> bytes:
+    return part[0][0] if part else b""
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    Submit: Coordinator._submit,
+    Timestamps: Coordinator._timestamps,
+    Told: Coordinator._told,
+    Refused: Coordinator._refused,
+    Vote: Coordinator._vote,
+    Settled: Coordinator._settled,
+    Answer: Coordinator._answer,
+    Resolved: Coordinator._resolved,
+    ReadAt: Coordinator._read_at,
+    ReadRows: Coordinator._read_rows,
+    NotServed: Coordinator._not_served,
+}

@@ -1,0 +1,56 @@
+"""What clients and coordinators say to each other. What coordinators and participants say is in the LTM's messages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from ...changetables.types import Row
+from ...ltm.two_phase.messages import KeyRange, TxId
+from ..transaction import Intent
+
+#: By table: the keys, and what is wanted of each row.
+Intents: TypeAlias = tuple[tuple[str, tuple[tuple[bytes, Intent], ...]], ...]
+
+
+class Submit(NamedTuple):
+    """Commit this. `again`: it was submitted before, and nobody said what became of it. `seen` and `seen_ranges` were
+    read at `snapshot` and must still hold."""
+
+    tx_id: TxId
+    again: bool
+    writes: Intents
+    snapshot: int = 0
+    seen: tuple[bytes, ...] = ()
+    seen_ranges: tuple[KeyRange, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """`state` is COMMITTED (at `commit_ts`), CONFLICT (may be tried again as a new transaction), FAILED (it cannot be
+    done: `error` is class, message and hint), or UNKNOWN (too long ago to tell)."""
+
+    tx_id: TxId
+    state: str
+    commit_ts: int = 0
+    error: tuple[str, str, str] = ("", "", "")
+
+
+CONFLICT, FAILED, UNKNOWN = "conflict", "failed", "unknown"
+
+
+class ReadAt(NamedTuple):
+    """Rows at one timestamp, `at`, or a new one if that is 0."""
+
+    number: int
+    at: int
+    keys: tuple[bytes, ...]
+    ranges: tuple[KeyRange, ...] = ()
+
+
+class RowsAt(NamedTuple):
+    """Each row with its commit_ts. `error`: why there are none."""
+
+    number: int
+    at: int
+    rows: tuple[tuple[int, Row | None], ...]
+    ranges: tuple[tuple[tuple[bytes, int, Row], ...], ...]
+    error: str = ""

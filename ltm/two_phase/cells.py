@@ -1,0 +1,152 @@
+"""The versions of one LTM's cells (rows, index entries, view rows), in memory and in key order.
+
+Each chain is made of immutable tuples (commit_ts, row, older), newest first; row is None where there is none. Versions
+of base rows come in the order of their timestamps, because their writers hold them. Contributions to view rows do not:
+one that comes late is added to every version above it, too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from ...changetables.types import Row
+from .holds import PREFIX_BYTES
+from .messages import FoundRows, KeyRange
+
+Version: TypeAlias = tuple[int, Row | None, tuple | None]  # type: ignore[type-arg]  # a recursive tuple
+
+ABSENT: Version = (0, None, None)
+
+
+class Cells:
+    def __init__(self) -> None:
+        self.chains: dict[bytes, Version] = {}
+        #: The keys of each table, in order.
+        self._order: dict[bytes, list[bytes]] = {}
+        #: Versions that nobody above it can see are forgotten; readers below it are refused.
+        self.horizon = 0
+
+    def put(self, key: bytes, ts: int, row: Row | None) -> None:
+        """A version above all that there are."""
+        head = self.chains.get(key)
+        if head is None:
+            if row is not None:
+                self._insert_key(key)
+                self.chains[key] = (ts, row, None)
+        else:
+            self.chains[key] = (ts, row, self._kept(head))
+
+    def add(self, key: bytes, ts: int, change: Callable[[Row | None], Row | None]) -> None:
+        """A contribution at `ts`: every version from there on has it."""
+        head = self.chains.get(key)
+        if head is None:
+            self._insert_key(key)
+            self.chains[key] = (ts, change(None), None)
+        elif head[0] <= ts:
+            older = head[2] if head[0] == ts else self._kept(head)
+            self.chains[key] = (ts, change(head[1]), older)
+        else:
+            self.chains[key] = _added(head, ts, change)
+
+    def place(self, key: bytes, chain: Version) -> None:
+        """The whole chain of a key that is not here."""
+        self._insert_key(key)
+        self.chains[key] = chain
+
+    def drop(self, start: bytes, stop: bytes | None) -> None:
+        """Forget keys: they are somebody else's."""
+        for key in self.all_keys(start, stop):
+            self._remove(key)
+
+    def _remove(self, key: bytes) -> None:
+        del self.chains[key]
+        prefix = key[:PREFIX_BYTES]
+        ordered = self._order[prefix]
+        del ordered[bisect_left(ordered, key)]
+        if not ordered:
+            del self._order[prefix]
+
+    def all_keys(self, start: bytes, stop: bytes | None) -> list[bytes]:
+        """In order, deleted ones included; `stop` None: no end."""
+        return sorted(key for key in self.chains if start <= key and (stop is None or key < stop))
+
+    def _insert_key(self, key: bytes) -> None:
+        prefix = key[:PREFIX_BYTES]
+        ordered = self._order.get(prefix)
+        if ordered is None:
+            self._order[prefix] = [key]
+        elif key > ordered[-1]:
+            ordered.append(key)
+        else:
+            insort(ordered, key)
+
+    def _kept(self, head: Version) -> Version:
+        """What stays of a chain below a new version: what is above the horizon, and what is seen at it."""
+        if head[0] <= self.horizon:
+            return head if head[2] is None else (head[0], head[1], None)
+        older = head[2]
+        if older is None or older[0] > self.horizon or older[2] is None:
+            return head
+        return (head[0], head[1], (older[0], older[1], None))
+
+    def newest(self, key: bytes) -> Version:
+        return self.chains.get(key, ABSENT)
+
+    def at(self, key: bytes, ts: int) -> Version:
+        version: Version | None = self.chains.get(key)
+        while version is not None and version[0] > ts:
+            version = version[2]
+        return ABSENT if version is None else version
+
+    def keys(self, start: bytes, stop: bytes, last: bool) -> Iterator[bytes]:
+        """In order, or from the last one back. Nothing may be put meanwhile."""
+        ordered = self._order.get(start[:PREFIX_BYTES], [])
+        if start[:PREFIX_BYTES] != stop[:PREFIX_BYTES] and stop[PREFIX_BYTES:]:
+            ordered = sorted(key for keys in self._order.values() for key in keys if start <= key < stop)
+        low, high = bisect_left(ordered, start), bisect_left(ordered, stop)
+        return (ordered[place] for place in (range(high - 1, low - 1, -1) if last else range(low, high)))
+
+    def newest_between(self, wanted: KeyRange) -> FoundRows:
+        start, stop, limit, last = wanted
+        found: list[tuple[bytes, Row]] = []
+        for key in self.keys(start, stop, last):
+            row = self.chains[key][1]
+            if row is not None:
+                found.append((key, row))
+                if len(found) == limit:
+                    break
+        return tuple(found)
+
+    def newest_ts(self, start: bytes, stop: bytes) -> int:
+        """The highest version of the range, deleted rows included."""
+        return max((self.chains[key][0] for key in self.keys(start, stop, False)), default=0)
+
+    def changed_since(self, start: bytes, stop: bytes, snapshot: int) -> bool:
+        return self.newest_ts(start, stop) > snapshot
+
+    def load(self, *keys: Sequence[bytes]) -> None:
+        """These are needed next. All is in memory here; where it is not, they are fetched at once."""
+
+    def prune(self) -> None:
+        """Forget what nobody sees at the horizon or above it, also rows that are gone for good (rule H7: only below
+        the horizon)."""
+        for key in [key for key, version in self.chains.items() if version[1] is None and version[0] <= self.horizon]:
+            self._remove(key)
+
+
+def _added(version: Version, ts: int, change: Callable[[Row | None], Row | None]) -> Version:
+    """The chain with a contribution at `ts`, which is below its head."""
+    above: list[Version] = []
+    below: Version | None = version
+    while below is not None and below[0] > ts:
+        above.append(below)
+        below = below[2]
+    if below is not None and below[0] == ts:
+        made: Version = (ts, change(below[1]), below[2])
+    else:
+        made = (ts, change(None if below is None else below[1]), below)
+    for each in reversed(above):
+        made = (each[0], change(each[1]), made)
+    return made

@@ -1,0 +1,898 @@
+"""The participant: what one LTM does in transactions over several LTMs. No I/O, no clock.
+
+    Ask       hold what is to be written or was looked up, answer with what is newest
+    Prepare   hold the rest, vote: the record is durable before the vote leaves
+    Decide    make it visible at commit_ts, let go; look-ups become marks
+    Read      mark first, then wait for whoever has voted and may commit at or below the timestamp
+
+A transaction is committed exactly when every participant on its list has a durable yes, at the highest min_ts. Nobody
+keeps that fact but the votes: whoever misses a decision asks the others. A transaction with one participant takes one
+phase: its vote is the commit, and it is visible to the next one at once; nothing that shows it leaves before it is
+durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from ...changetables.types import Row
+from ..machine import Host, Outputs, WhenDurable
+from . import hand_over
+from .cells import Cells
+from .holds import CONTRIBUTION, LOOK_UP, WRITE, Bounds, Claim, Holds
+from .marks import RAISE_MAX, Marks
+from .messages import (
+    ABORTED,
+    CLOSED,
+    COMMITTED,
+    FOREVER,
+    FORGOTTEN,
+    VOTED,
+    Answer,
+    Ask,
+    Attempt,
+    Decide,
+    Draw,
+    Forget,
+    FoundRows,
+    Inquire,
+    NotServed,
+    Prepare,
+    Read,
+    ReadRows,
+    Refresh,
+    Refused,
+    Resolve,
+    Resolved,
+    Settled,
+    Timestamps,
+    Told,
+    TxId,
+    Vote,
+)
+from .records import Adopted, Committed, Decided, Forgotten, LoggedWrite, Refusal, Voted
+
+#: Holds without a vote are dropped after this long.
+HOLD_MS_MAX = 2_000
+#: How long one that voted waits for the decision before it asks the others, and again.
+DECISION_MS_MAX = 500
+#: How long a decision waits for word that all have it before it asks.
+SETTLED_MS_MAX = 5_000
+#: The same for a floor.
+FLOOR_MS_MAX = 200
+#: Marks, answers and refusals are looked through so often.
+CLEAN_MS = 1_000
+#: How long a decision is known by its tx_id.
+TX_MEMORY_MS = 3_600_000
+#: How long a version stays for readers after it was superseded.
+HISTORY_MS = 30_000
+#: Transactions at work, and readers that wait: beyond it newcomers are refused.
+PARTS_MAX = 10_000
+READERS_MAX = 10_000
+
+#: The refresh operator of the view that a refresh is for.
+RefreshRow = Callable[[Refresh, Row | None], Row | None]
+
+CHANGED = "another transaction changed what this one read"
+ENDED = "the attempt has ended"
+HOLDS_GONE = "what it held was dropped meanwhile"
+IN_DOUBT = "an earlier attempt is in doubt"
+TOO_OLD = "the timestamp is too old"
+
+# Where a machine may end (names for a simulator).
+BEFORE_VOTE = "participant: before the vote"
+AFTER_VOTE = "participant: vote logged"
+BEFORE_APPLY = "participant: decision known"
+AFTER_APPLY = "participant: decision applied"
+REFUSING = "participant: refusal logged"
+RECOVERED = "participant: recovered"
+ANSWERING = "participant: about to answer a look-up"
+PROBES = (BEFORE_VOTE, AFTER_VOTE, BEFORE_APPLY, AFTER_APPLY, REFUSING, RECOVERED, ANSWERING)
+
+
+class _Part:
+    """This participant's part of one attempt."""
+
+    __slots__ = (
+        "answers",
+        "asked",
+        "at",
+        "began_ms",
+        "catalog_version",
+        "claim",
+        "coordinator",
+        "decided",
+        "incarnation",
+        "logs",
+        "looked_up",
+        "looked_up_ranges",
+        "min_ts",
+        "prepare",
+        "readers",
+        "refreshes",
+        "seen_ts",
+        "settled",
+        "vote_lsn",
+        "writes",
+    )
+
+    def __init__(self, claim: Claim, incarnation: int, coordinator: str, now_ms: int) -> None:
+        self.claim = claim
+        #: Whoever was told something by an earlier part of the attempt has lost its holds (rules V2 and H5).
+        self.incarnation = incarnation
+        self.coordinator = coordinator
+        self.began_ms = now_ms
+        #: Questions that wait for holds, and the request to vote.
+        self.asked: list[Ask] = []
+        self.prepare: Prepare | None = None
+        #: The highest version that the transaction was shown.
+        self.seen_ts = 0
+        self.min_ts = 0
+        self.vote_lsn = 0
+        self.at = 0
+        self.catalog_version = 0
+        self.logs: tuple[str, ...] = ()
+        self.writes: tuple[LoggedWrite, ...] = ()
+        self.refreshes: tuple[Refresh, ...] = ()
+        #: What is held and not written: it becomes marks at the decision.
+        self.looked_up: tuple[bytes, ...] = ()
+        self.looked_up_ranges: tuple[Bounds, ...] = ()
+        #: commit_ts, 0: aborted; None: in doubt, or not voted.
+        self.decided: int | None = None
+        self.answers: dict[str, int] = {}
+        #: Logs that have the decision.
+        self.settled: set[str] = set()
+        self.readers: list[int] = []
+
+
+class _Reader:
+    __slots__ = ("message", "sender", "waits_for")
+
+    def __init__(self, sender: str, message: Read, waits_for: set[Attempt]) -> None:
+        self.sender, self.message, self.waits_for = sender, message, waits_for
+
+
+class Participant:
+    """One LTM. `log` is the name that lists of participants call it by; `oracle` is whom it asks for timestamps."""
+
+    def __init__(self, host: Host, log: str, oracle: str, refresh: RefreshRow) -> None:
+        self.host = host
+        self.log = log
+        self.oracle = oracle
+        self.refresh = refresh
+        self.cells = Cells()
+        self.holds = Holds()
+        self.marks = Marks()
+        #: Whether the only participant's vote is the commit. Not where somebody else makes commits visible.
+        self.one_phase = True
+        self.incarnation = 0
+        self.epoch = 0
+        self.parts: dict[Attempt, _Part] = {}
+        #: The start of the attempt that has an undecided part here: never two of one transaction.
+        self._latest: dict[TxId, int] = {}
+        #: Decided transactions: the attempt's start and commit_ts; of refused ones the highest start.
+        self.committed: dict[TxId, tuple[int, int]] = {}
+        self._refused: dict[TxId, int] = {}
+        self._refused_lsn: dict[TxId, int] = {}
+        #: Decided transactions that started at or below it may have been forgotten.
+        self.forgotten_ts = 0
+        self._open = False
+        self._parked: list[tuple[str, object]] = []
+        self._readers: dict[int, _Reader] = {}
+        self._reader_number = 0
+        self._part_number = 0
+        self._lsn = 0
+        self._durable_lsn = 0
+        #: The last one-phase commit: what shows it must not leave before it is durable.
+        self._visible_lsn = 0
+        #: One-phase commits that are visible and not durable yet.
+        self._unnoted: deque[tuple[int, Attempt, _Part]] = deque()
+        self._now_ms = 0
+        self._persist: list[object] = []
+        self._send: list[tuple[str, object] | WhenDurable] = []
+        self._timers: list[tuple[int, object]] = []
+
+    # -- the machine
+
+    def start(self, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
+        self._now_ms = now_ms
+        self.incarnation = incarnation
+        self._lsn = self._durable_lsn = getattr(disk, "last_lsn", len(disk))
+        for record in disk:
+            self._replay(record)
+        # Nobody can be asked to vote for what was only held: it is gone.
+        self.host.probe(RECOVERED)
+        self._ask_for_floor()
+        self._timers.append((now_ms + CLEAN_MS, "clean"))
+        for attempt, part in self.parts.items():
+            if part.decided is None:
+                self._timers.append((now_ms, ("decision", attempt)))
+            else:
+                self._timers.append((now_ms + SETTLED_MS_MAX, ("settled", attempt)))
+        return self._out()
+
+    def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        handle = _HANDLERS.get(type(message))
+        if handle is None:
+            raise TypeError(f"unexpected message {message!r} from {sender}")
+        if self._open or type(message) in _ALWAYS:
+            handle(self, sender, message)
+        elif len(self._parked) < PARTS_MAX:
+            self._parked.append((sender, message))
+        return self._out()
+
+    def persisted(self, lsn: int, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        self._durable_lsn = lsn
+        while self._unnoted and self._unnoted[0][0] <= lsn:
+            _, attempt, part = self._unnoted.popleft()
+            self._note_commit(attempt, part)
+        return self._out()
+
+    def _note_commit(self, attempt: Attempt, part: _Part) -> None:
+        self.host.note(
+            "committed", attempt, self.log, part.decided, part.min_ts, part.logs, part.writes, part.refreshes
+        )
+
+    def timer(self, token: object, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        if token == "clean":
+            self._clean()
+        elif token == "floor":
+            if not self._open:
+                self._ask_for_floor()
+        else:
+            assert isinstance(token, tuple)
+            what, attempt = token
+            part = self.parts.get(attempt)
+            if part is not None:
+                if what == "hold":
+                    self._hold_ended(attempt, part)
+                elif what == "decision":
+                    self._ask_others(attempt, part)
+                elif what == "settled":
+                    self._ask_settled(attempt, part)
+        return self._out()
+
+    def _out(self) -> Outputs:
+        if not (self._persist or self._send or self._timers):
+            return Outputs()
+        out = Outputs(tuple(self._persist), tuple(self._send), tuple(self._timers))
+        self._persist, self._send, self._timers = [], [], []
+        return out
+
+    def _log_record(self, record: object) -> int:
+        self._persist.append(record)
+        self._lsn += 1
+        return self._lsn
+
+    def _show(self, destination: str, message: object) -> None:
+        """Send something that shows rows: never before they are durable (rule V7)."""
+        if self._visible_lsn > self._durable_lsn:
+            self._send.append(WhenDurable(self._visible_lsn, destination, message))
+        else:
+            self._send.append((destination, message))
+
+    def _when_durable(self, lsn: int, destination: str, message: object) -> None:
+        self._send.append(WhenDurable(lsn, destination, message))
+
+    # -- recovery
+
+    def _replay(self, record: object) -> None:
+        match record:
+            case Committed():
+                self._apply(record.writes, record.refreshes, record.commit_ts, record.at)
+                attempt, commit_ts = record.attempt, record.commit_ts
+                self.committed[attempt[0]] = (attempt[1], commit_ts)
+                self.host.note(
+                    "committed", attempt, self.log, commit_ts, commit_ts, (self.log,), record.writes, record.refreshes
+                )
+            case Voted():
+                self._restore(record)
+            case Decided():
+                part = self.parts.get(record.attempt)
+                if part is not None:
+                    self._settle(record.attempt, part, record.commit_ts)
+                    if record.commit_ts:
+                        self._note_commit(record.attempt, part)
+            case Refusal():
+                self._note_refusal(record.attempt, 0)
+            case Forgotten():
+                self._drop(record.attempt)
+            case Adopted():
+                hand_over.take_in(self, record)
+
+    def _restore(self, record: Voted) -> None:
+        """A vote: everything that it promised is held again (rule V3)."""
+        claim = self.holds.claim(record.attempt, record.priority)
+        claim.voted = True
+        self.holds.take(claim, [key for key, _, _ in record.writes], WRITE)
+        self.holds.take(claim, [refresh[1] for refresh in record.refreshes], CONTRIBUTION)
+        self.holds.take(claim, record.looked_up, LOOK_UP)
+        self.holds.take_ranges(claim, record.looked_up_ranges)
+        assert not claim.waiting, "all votes in a log had what they held at the same time"
+        part = _Part(claim, 0, "", self._now_ms)
+        part.min_ts, part.logs, part.at = record.min_ts, record.logs, record.at
+        part.writes, part.refreshes, part.catalog_version = record.writes, record.refreshes, record.catalog_version
+        part.looked_up, part.looked_up_ranges = record.looked_up, record.looked_up_ranges
+        self.parts[record.attempt] = part
+        self._latest[record.attempt[0]] = record.attempt[1]
+
+    def _ask_for_floor(self) -> None:
+        # The number keeps answers to an earlier incarnation out: they are too old.
+        self._send.append((self.oracle, Draw(self.incarnation, 1)))
+        self._timers.append((self._now_ms + FLOOR_MS_MAX, "floor"))
+
+    def _open_up(self, sender: str, message: Timestamps) -> None:
+        """A timestamp that was issued after the restart: all marks that were forgotten are below it (rule H3)."""
+        if self._open or message.number != self.incarnation:
+            return
+        self.epoch = max(self.epoch, message.epoch)
+        self.marks.raise_floor(message.first)
+        self._open = True
+        parked, self._parked = self._parked, []
+        for each_sender, each in parked:
+            _HANDLERS[type(each)](self, each_sender, each)
+
+    # -- before the vote
+
+    def _ask(self, sender: str, ask: Ask) -> None:
+        attempt = ask.attempt
+        part = self._part(sender, attempt, ask.priority, ask.incarnation)
+        if part is None:
+            return
+        if part.prepare is not None or part.min_ts:
+            return  # an old copy
+        holds, claim = self.holds, part.claim
+        refused = holds.take(claim, ask.writes, WRITE) if ask.writes else []
+        if ask.keys:
+            refused += holds.take(claim, ask.keys, LOOK_UP)
+        if ask.ranges:
+            refused += holds.take_ranges(claim, [(start, stop) for start, stop, _, _ in ask.ranges])
+        if ask.seen or ask.seen_ranges:
+            refused += holds.take(claim, ask.seen, LOOK_UP)
+            refused += holds.take_ranges(claim, [(start, stop) for start, stop, _, _ in ask.seen_ranges])
+        if refused:
+            self._refuse_all(refused, "an older transaction needs what it holds")
+        if claim.waiting:
+            part.asked.append(ask)
+        else:
+            self._tell(part, ask)
+
+    def _part(self, sender: str, attempt: Attempt, priority: int, incarnation: int) -> _Part | None:
+        """The part of an attempt, a new one if it may have one; None: it was refused, and told so."""
+        part = self.parts.get(attempt)
+        if part is not None:
+            if not part.coordinator:
+                part.coordinator = sender
+            if part.min_ts or not self._lost_holds(part, incarnation):
+                return part
+            self._refuse(attempt, HOLDS_GONE)
+            return None
+        tx_id, start = attempt
+        if self._lost_holds(None, incarnation):
+            self._send.append((sender, Refused(attempt, HOLDS_GONE)))
+        elif start <= self._refused.get(tx_id, 0) or tx_id in self.committed or tx_id[1] <= self.forgotten_ts:
+            self._send.append((sender, Refused(attempt, ENDED)))
+        elif start < self._latest.get(tx_id, 0):
+            pass  # an old copy: a later attempt is here
+        elif self._in_doubt(tx_id):
+            self._send.append((sender, Refused(attempt, IN_DOUBT)))
+        elif len(self.parts) >= PARTS_MAX:
+            self._send.append((sender, Refused(attempt, "too many transactions at once")))
+        else:
+            if tx_id in self._latest:
+                self._let_go((tx_id, self._latest[tx_id]))
+            self._part_number += 1
+            incarnation = self.incarnation << 32 | self._part_number
+            part = _Part(self.holds.claim(attempt, priority), incarnation, sender, self._now_ms)
+            self.parts[attempt] = part
+            self._latest[tx_id] = start
+            self._timers.append((self._now_ms + HOLD_MS_MAX, ("hold", attempt)))
+            return part
+        return None
+
+    def _lost_holds(self, part: _Part | None, incarnation: int) -> bool:
+        """Whether a request relies on holds that were dropped, or lost with a restart."""
+        return incarnation != 0 and (part is None or part.incarnation != incarnation)
+
+    def _in_doubt(self, tx_id: TxId) -> bool:
+        """Whether an attempt has voted here and is not decided: another one could be committed beside it (rule V5)."""
+        start = self._latest.get(tx_id)
+        return start is not None and self.parts[tx_id, start].min_ts > 0
+
+    def _tell(self, part: _Part, ask: Ask) -> None:
+        """All is held: what is newest now stays so until the decision."""
+        self.host.probe(ANSWERING)
+        seen_ts = part.seen_ts
+        rows: list[Row | None] = []
+        self.cells.load(ask.writes, ask.keys, ask.seen)
+        chains = self.cells.chains
+        for key in ask.writes + ask.keys if ask.keys else ask.writes:
+            version = chains.get(key)
+            if version is None:
+                rows.append(None)
+            else:
+                rows.append(version[1])
+                if version[0] > seen_ts:
+                    seen_ts = version[0]
+        found: list[FoundRows] = []
+        for each in ask.ranges:
+            seen_ts = max(seen_ts, self.cells.newest_ts(each[0], each[1]))
+            found.append(self.cells.newest_between(each))
+        if (ask.seen or ask.seen_ranges) and self._has_changed(ask):
+            self._refuse(ask.attempt, CHANGED)
+            return
+        part.seen_ts = seen_ts
+        self._show(part.coordinator, Told(ask.attempt, ask.number, part.incarnation, tuple(rows), tuple(found)))
+
+    def _has_changed(self, ask: Ask) -> bool:
+        """Whether something that was read at the snapshot has a newer version (rule V9)."""
+        cells, snapshot = self.cells, ask.snapshot
+        return any(cells.newest(key)[0] > snapshot for key in ask.seen) or any(
+            cells.changed_since(start, stop, snapshot) for start, stop, _, _ in ask.seen_ranges
+        )
+
+    # -- the vote
+
+    def _prepare(self, sender: str, prepare: Prepare) -> None:
+        attempt = prepare.attempt
+        part = self.parts.get(attempt)
+        if part is None:
+            part = self._late(sender, prepare)
+            if part is None:
+                return
+        elif part.min_ts:
+            # It is in the log already: whoever asks again has not heard of it (rule V2).
+            part.coordinator = sender
+            self._when_durable(part.vote_lsn, sender, Vote(attempt, self.log, part.min_ts))
+            return
+        elif part.prepare is not None:
+            return
+        elif self._lost_holds(part, prepare.incarnation):
+            self._refuse_for_good(attempt, sender, HOLDS_GONE)
+            return
+        part.prepare = prepare
+        holds, claim = self.holds, part.claim
+        refused = holds.take(claim, [key for key, _ in prepare.writes], WRITE) if prepare.writes else []
+        if prepare.refreshes:
+            refused += holds.take(claim, [refresh[1] for refresh in prepare.refreshes], CONTRIBUTION)
+        if refused:
+            self._refuse_all(refused, "an older transaction needs what it holds")
+        if not claim.waiting:
+            self._vote(attempt, part, prepare)
+
+    def _late(self, sender: str, prepare: Prepare) -> _Part | None:
+        """The request to vote finds no holds: they were dropped, lost with a restart, or never asked for."""
+        attempt = prepare.attempt
+        tx_id, start = attempt
+        committed = self.committed.get(tx_id)
+        if committed is not None and committed[0] == start:
+            # Only in a one-phase transaction does the coordinator need the answer; others have their decision.
+            if prepare.logs == (self.log,):
+                self._when_durable(self._lsn, sender, Vote(attempt, self.log, committed[1]))
+            return None
+        if committed is not None:
+            self._refuse_for_good(attempt, sender, ENDED)
+            return None
+        if self._lost_holds(None, prepare.incarnation):
+            self._refuse_for_good(attempt, sender, HOLDS_GONE)
+            return None
+        if start <= self._refused.get(tx_id, 0) or start < self._latest.get(tx_id, 0) or tx_id[1] <= self.forgotten_ts:
+            self._refuse_for_good(attempt, sender, ENDED)
+            return None
+        if self._in_doubt(tx_id):
+            self._refuse_for_good(attempt, sender, IN_DOUBT)
+            return None
+        return self._part(sender, attempt, prepare.priority, 0)
+
+    def _vote(self, attempt: Attempt, part: _Part, prepare: Prepare) -> None:
+        """Everything is held: find the lowest timestamp that fits, and promise."""
+        self.host.probe(BEFORE_VOTE)
+        chains, marks = self.cells.chains, self.marks
+        highest = part.seen_ts
+        writes: list[LoggedWrite] = []
+        for key, new in prepare.writes:
+            version = chains.get(key)
+            if version is None:
+                writes.append((key, None, new))
+            else:
+                writes.append((key, version[1], new))
+                if version[0] > highest:
+                    highest = version[0]
+        if writes:
+            highest = max(highest, marks.highest([write[0] for write in writes]))
+        wanted = part.claim.wanted
+        if prepare.refreshes and not prepare.at:
+            keys = [refresh[1] for refresh in prepare.refreshes]
+            highest = max(highest, marks.highest(keys))
+            for key in keys:
+                if wanted[key] == WRITE:
+                    # Another view builds on it: its row was looked up and is a base row for this purpose (rule H6).
+                    highest = max(highest, self.cells.newest(key)[0])
+        min_ts = _lowest_above(highest, attempt[1])
+        if not min_ts:
+            self._refuse_for_good(attempt, part.coordinator, "too many transactions at one timestamp")
+            return
+        part.min_ts = min_ts
+        part.writes, part.refreshes = tuple(writes), prepare.refreshes
+        part.logs, part.at, part.catalog_version = prepare.logs, prepare.at, prepare.catalog_version
+        part.looked_up, part.looked_up_ranges = _only_looked_up(part)
+        part.claim.voted = True
+        if prepare.logs == (self.log,) and self.one_phase:
+            part.vote_lsn = self._visible_lsn = self._log_record(
+                Committed(attempt, min_ts, prepare.catalog_version, part.writes, part.refreshes, part.at)
+            )
+            self._settle(attempt, part, min_ts)
+            self._drop(attempt)
+            self._unnoted.append((part.vote_lsn, attempt, part))
+            self._when_durable(part.vote_lsn, part.coordinator, Vote(attempt, self.log, min_ts))
+            return
+        part.vote_lsn = self._log_record(
+            Voted(
+                attempt,
+                part.claim.age[0],
+                min_ts,
+                prepare.catalog_version,
+                prepare.logs,
+                part.writes,
+                part.refreshes,
+                part.looked_up,
+                part.looked_up_ranges,
+                part.at,
+            )
+        )
+        self.host.probe(AFTER_VOTE)
+        self._when_durable(part.vote_lsn, part.coordinator, Vote(attempt, self.log, min_ts))
+        self._timers.append((self._now_ms + DECISION_MS_MAX, ("decision", attempt)))
+
+    # -- refusals
+
+    def _refuse_all(self, attempts: list[Attempt], reason: str) -> None:
+        for attempt in dict.fromkeys(attempts):
+            self._refuse(attempt, reason)
+
+    def _refuse(self, attempt: Attempt, reason: str) -> None:
+        """It has no holds any more. A request to vote that is here or comes later is refused for good."""
+        part = self.parts.get(attempt)
+        if part is None:
+            return
+        if part.prepare is not None:
+            self._refuse_for_good(attempt, part.coordinator, reason)
+            return
+        self._send.append((part.coordinator, Refused(attempt, reason)))
+        self._let_go(attempt)
+
+    def _refuse_for_good(self, attempt: Attempt, coordinator: str, reason: str) -> None:
+        """Durable before it is told: only then may another attempt begin (rules V4 and V5)."""
+        lsn = self._log_refusal(attempt, reason)
+        self.host.probe(REFUSING)
+        self._when_durable(lsn, coordinator, Vote(attempt, self.log, 0, reason))
+        if attempt in self.parts:
+            self._let_go(attempt)
+
+    def _log_refusal(self, attempt: Attempt, reason: str) -> int:
+        tx_id, start = attempt
+        if start <= self._refused.get(tx_id, 0):
+            return self._refused_lsn[tx_id]
+        lsn = self._log_record(Refusal(attempt, reason))
+        self._note_refusal(attempt, lsn)
+        return lsn
+
+    def _note_refusal(self, attempt: Attempt, lsn: int) -> None:
+        tx_id, start = attempt
+        if start > self._refused.get(tx_id, 0):
+            self._refused[tx_id] = start
+            self._refused_lsn[tx_id] = lsn
+
+    def _hold_ended(self, attempt: Attempt, part: _Part) -> None:
+        if not part.min_ts:
+            self._refuse(attempt, "it held too long without a vote")
+
+    def _let_go(self, attempt: Attempt) -> None:
+        """The attempt ends here without a trace but a refusal, perhaps."""
+        part = self.parts.pop(attempt)
+        if self._latest.get(attempt[0]) == attempt[1]:
+            del self._latest[attempt[0]]
+        self._release(attempt)
+        if part.readers:
+            self._wake(attempt, part)
+
+    def _release(self, attempt: Attempt) -> None:
+        for served in self.holds.release(attempt):
+            self._go_on(served)
+
+    def _go_on(self, attempt: Attempt) -> None:
+        """An attempt that waited has all that it asked for."""
+        part = self.parts.get(attempt)
+        if part is None or part.claim.waiting:
+            return
+        asked, part.asked = part.asked, []
+        for ask in asked:
+            if attempt in self.parts:
+                self._tell(part, ask)
+        if part.prepare is not None and not part.min_ts and attempt in self.parts:
+            self._vote(attempt, part, part.prepare)
+
+    # -- the decision
+
+    def _decide(self, sender: str, decide: Decide) -> None:
+        attempt, commit_ts = decide
+        part = self.parts.get(attempt)
+        if part is None:
+            if commit_ts or attempt[0] in self.committed:
+                self._when_durable(self._lsn, sender, Settled(attempt, self.log))
+            return
+        part.coordinator = sender
+        if part.decided is not None:
+            self._when_durable(part.vote_lsn, sender, Settled(attempt, self.log))
+        elif part.min_ts:
+            self._decided(attempt, part, commit_ts)
+        elif not commit_ts:
+            self._let_go(attempt)
+
+    def _decided(self, attempt: Attempt, part: _Part, commit_ts: int) -> None:
+        self.host.probe(BEFORE_APPLY)
+        self.host.note("decided", attempt, self.log, commit_ts)
+        lsn = self._log_record(Decided(attempt, commit_ts))
+        self._settle(attempt, part, commit_ts)
+        part.vote_lsn = lsn
+        if commit_ts:
+            self._note_commit(attempt, part)
+        part.settled.add(self.log)
+        if part.coordinator:
+            self._when_durable(lsn, part.coordinator, Settled(attempt, self.log))
+        self._timers.append((self._now_ms + SETTLED_MS_MAX, ("settled", attempt)))
+        self.host.probe(AFTER_APPLY)
+
+    def _settle(self, attempt: Attempt, part: _Part, commit_ts: int) -> None:
+        """Make a decision known: rows are visible, what was looked up is marked (rule H2), holds end."""
+        part.decided = commit_ts
+        if commit_ts:
+            self._apply(part.writes, part.refreshes, commit_ts, part.at)
+            self.committed[attempt[0]] = (attempt[1], commit_ts)
+            self._mark_looked_up(part, commit_ts)
+        if self._latest.get(attempt[0]) == attempt[1]:
+            del self._latest[attempt[0]]
+        self._release(attempt)
+        if part.readers:
+            self._wake(attempt, part)
+
+    def _mark_looked_up(self, part: _Part, commit_ts: int) -> None:
+        self.marks.mark(part.looked_up, commit_ts)
+        self.marks.mark_ranges([start for start, _ in part.looked_up_ranges], commit_ts)
+
+    def _apply(self, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh], commit_ts: int, at: int) -> None:
+        cells, refresh_row = self.cells, self.refresh
+        for key, _, new in writes:
+            cells.put(key, commit_ts, new)
+        for refresh in refreshes:
+            cells.add(refresh[1], at or commit_ts, partial(refresh_row, refresh))
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Nobody will ask for this attempt any more."""
+        self.parts.pop(attempt, None)
+
+    def _forget(self, sender: str, forget: Forget) -> None:
+        part = self.parts.get(forget.attempt)
+        if part is not None and part.decided is not None:
+            self._log_record(Forgotten(forget.attempt))
+            self._drop(forget.attempt)
+
+    # -- whoever misses a decision asks
+
+    def _ask_others(self, attempt: Attempt, part: _Part) -> None:
+        """The decision is overdue: every participant on the list says what it knows (rule V4)."""
+        if part.decided is not None:
+            return
+        for log in part.logs:
+            if log != self.log:
+                self._send.append((log, Inquire(attempt, log)))
+        self._timers.append((self._now_ms + DECISION_MS_MAX, ("decision", attempt)))
+        self._decide_if_all_voted(attempt, part)
+
+    def _decide_if_all_voted(self, attempt: Attempt, part: _Part) -> None:
+        """Committed exactly when every yes is durable."""
+        if part.answers.keys() | {self.log} >= set(part.logs) and self._durable_lsn >= part.vote_lsn:
+            self._decided(attempt, part, max([part.min_ts, *part.answers.values()]))
+
+    def _ask_settled(self, attempt: Attempt, part: _Part) -> None:
+        """Nobody said that all have the decision: the coordinator may be gone."""
+        for log in part.logs:
+            if log != self.log and log not in part.settled:
+                self._send.append((log, Inquire(attempt, log)))
+        self._timers.append((self._now_ms + SETTLED_MS_MAX, ("settled", attempt)))
+
+    def _inquire(self, sender: str, inquire: Inquire) -> None:
+        attempt = inquire.attempt
+        part = self.parts.get(attempt)
+        committed = self.committed.get(attempt[0])
+        if part is not None and part.decided is not None:
+            known = COMMITTED if part.decided else ABORTED
+            self._when_durable(part.vote_lsn, sender, Answer(attempt, self.log, known, part.decided))
+        elif part is not None and part.min_ts:
+            self._when_durable(part.vote_lsn, sender, Answer(attempt, self.log, VOTED, part.min_ts, part.logs))
+        elif committed is not None:
+            # Another attempt was committed: this one must have been refused before (rules V1 and V5).
+            state = (COMMITTED, committed[1]) if committed[0] == attempt[1] else (ABORTED, 0)
+            self._when_durable(self._lsn, sender, Answer(attempt, self.log, *state))
+        elif attempt[0][1] <= self.forgotten_ts:
+            self._send.append((sender, Answer(attempt, self.log, FORGOTTEN)))
+        else:
+            lsn = self._log_refusal(attempt, "asked before it voted")
+            self.host.probe(REFUSING)
+            if part is not None:
+                self._let_go(attempt)
+            self._when_durable(lsn, sender, Answer(attempt, self.log, ABORTED))
+
+    def _answer(self, sender: str, answer: Answer) -> None:
+        part = self.parts.get(answer.attempt)
+        if part is None:
+            return
+        if part.decided is not None:
+            if answer.state in (COMMITTED, ABORTED, FORGOTTEN):
+                part.settled.add(answer.log)
+                if part.settled.issuperset(part.logs):
+                    self._log_record(Forgotten(answer.attempt))
+                    self._drop(answer.attempt)
+            return
+        if answer.state == COMMITTED:
+            self._decided(answer.attempt, part, answer.ts)
+        elif answer.state == ABORTED:
+            self._decided(answer.attempt, part, 0)
+        elif answer.state == VOTED:
+            part.answers[answer.log] = answer.ts
+            self._decide_if_all_voted(answer.attempt, part)
+
+    def _resolve(self, sender: str, resolve: Resolve) -> None:
+        """A transaction whose coordinator is gone: committed, or refused for good up to a start; in doubt: later."""
+        tx_id, number, start, _ = resolve
+        committed = self.committed.get(tx_id)
+        latest = self._latest.get(tx_id)
+        part = None if latest is None else self.parts.get((tx_id, latest))
+        if committed is not None:
+            self._when_durable(self._lsn, sender, Resolved(tx_id, number, COMMITTED, committed[1]))
+        elif part is not None and part.min_ts and part.decided is None:
+            self._ask_others((tx_id, part.claim.attempt[1]), part)  # whoever asks asks again
+        elif tx_id[1] <= self.forgotten_ts:
+            self._send.append((sender, Resolved(tx_id, number, FORGOTTEN)))
+        else:
+            if part is not None and part.claim.attempt[1] < start and not part.min_ts:
+                self._refuse((tx_id, part.claim.attempt[1]), "its coordinator is gone")
+            lsn = self._log_refusal((tx_id, start - 1), "its coordinator is gone")
+            state = CLOSED if self._refused[tx_id] == FOREVER - 1 else ABORTED
+            self._when_durable(lsn, sender, Resolved(tx_id, number, state))
+
+    # -- reads
+
+    def _read(self, sender: str, read: Read) -> None:
+        at = read.at
+        if at < self.cells.horizon:
+            self._send.append((sender, NotServed(read.number, self.epoch, TOO_OLD)))
+            return
+        # Mark first, then see whom to wait for: whoever votes from now on commits above (rule H1).
+        self._mark_read(read)
+        waits_for: set[Attempt] = set()
+        for key in read.keys:
+            self._wait_for(self.holds.writers(key), at, waits_for)
+        for start, stop, _, _ in read.ranges:
+            self._wait_for(self.holds.writers_between(start, stop), at, waits_for)
+        if not waits_for:
+            self._answer_read(sender, read)
+        elif len(self._readers) >= READERS_MAX:
+            self._send.append((sender, NotServed(read.number, self.epoch, "too many readers wait")))
+        else:
+            self._reader_number += 1
+            self._readers[self._reader_number] = _Reader(sender, read, waits_for)
+            for attempt in waits_for:
+                self.parts[attempt].readers.append(self._reader_number)
+
+    def _mark_read(self, read: Read) -> None:
+        self.marks.mark(read.keys, read.at)
+        self.marks.mark_ranges([each[0] for each in read.ranges], read.at)
+
+    def _wait_for(self, claims: Iterable[Claim], at: int, waits_for: set[Attempt]) -> None:
+        for claim in claims:
+            part = self.parts[claim.attempt]
+            if part.min_ts and part.min_ts <= at and part.decided is None and not part.at:
+                waits_for.add(claim.attempt)
+
+    def _wake(self, attempt: Attempt, part: _Part) -> None:
+        for number in part.readers:
+            reader = self._readers.get(number)
+            if reader is not None:
+                reader.waits_for.discard(attempt)
+                if not reader.waits_for:
+                    del self._readers[number]
+                    self._answer_read(reader.sender, reader.message)
+
+    def _answer_read(self, sender: str, read: Read) -> None:
+        at, cells = read.at, self.cells
+        rows = []
+        for key in read.keys:
+            version = cells.at(key, at)
+            rows.append((version[0], version[1]))
+        ranges = []
+        for start, stop, limit, last in read.ranges:
+            found: list[tuple[bytes, int, Row]] = []
+            for key in cells.keys(start, stop, last):
+                ts, row, _ = cells.at(key, at)
+                if row is not None:
+                    found.append((key, ts, row))
+                    if len(found) == limit:
+                        break
+            ranges.append(tuple(found))
+        self._show(sender, ReadRows(read.number, self.incarnation, tuple(rows), tuple(ranges)))
+
+    # -- keys that change their owner (`hand_over`)
+
+    def refuse(self, attempts: list[Attempt], reason: str, now_ms: int) -> Outputs:
+        """Those that have not voted."""
+        self._now_ms = now_ms
+        self._refuse_all(attempts, reason)
+        return self._out()
+
+    def refuse_vote(self, sender: str, attempt: Attempt, reason: str, now_ms: int) -> Outputs:
+        """A request to vote that cannot be granted here."""
+        self._now_ms = now_ms
+        self._refuse_for_good(attempt, sender, reason)
+        return self._out()
+
+    def adopt(self, adopted: Adopted, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        self._log_record(adopted)
+        self._replay(adopted)
+        return self._out()
+
+    def refused_for_good(self) -> Iterable[Attempt]:
+        return self._refused.items()
+
+    def note_refusal(self, attempt: Attempt) -> None:
+        self._note_refusal(attempt, 0)
+
+    @property
+    def last_lsn(self) -> int:
+        return self._lsn
+
+    # -- house-keeping
+
+    def _clean(self) -> None:
+        """Forget what nobody can ask for any more."""
+        self._timers.append((self._now_ms + CLEAN_MS, "clean"))
+
+
+def _lowest_above(highest: int, start: int) -> int:
+    """The lowest timestamp from the start on that is above all marks and versions in the way, counted up in the last
+    bits of an issued one (rules T1 and T2); 0 if there is no room for it."""
+    if start > highest:
+        return start
+    return 0 if highest & RAISE_MAX == RAISE_MAX else highest + 1
+
+
+def _only_looked_up(part: _Part) -> tuple[tuple[bytes, ...], tuple[Bounds, ...]]:
+    """What is held and not written. Some was asked for in order to write it, and is not: that was looked up, too."""
+    wanted = part.claim.wanted
+    if len(wanted) == len(part.writes) + len(part.refreshes):
+        return (), ()
+    written = {key for key, _, _ in part.writes}
+    written.update([refresh[1] for refresh in part.refreshes])
+    keys = [key for key in wanted if type(key) is bytes and key not in written]
+    return tuple(keys), tuple([key for key in wanted if type(key) is tuple])
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    Ask: Participant._ask,
+    Prepare: Participant._prepare,
+    Decide: Participant._decide,
+    Forget: Participant._forget,
+    Inquire: Participant._inquire,
+    Answer: Participant._answer,
+    Resolve: Participant._resolve,
+    Read: Participant._read,
+    Timestamps: Participant._open_up,
+}
+#: Handled also before a floor is known: they concern votes that were given before the restart, or give it.
+_ALWAYS = (Timestamps, Decide, Forget, Inquire, Answer)
