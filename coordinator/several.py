@@ -29,7 +29,7 @@ from ..ltm.machine import Machine, Outputs, PlainHost, WhenDurable
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.ports import CommitLog
 from ..ltm.two_phase.cells import Cells, Version
-from ..ltm.two_phase.messages import COMMITTED, Attempt, Draw, FoundRows, KeyRange, Refresh, Settled, Timestamps
+from ..ltm.two_phase.messages import COMMITTED, Attempt, Draw, FoundRows, KeyRange, Refresh, Settled, Timestamps, TxId
 from ..ltm.two_phase.participant import Participant
 from ..ltm.two_phase.records import LoggedWrite, Record, from_plain, to_plain
 from ..ltm.versions import ABSENT, IndexVersions, NotLoaded
@@ -40,8 +40,10 @@ from .two_phase.attempt import AttemptAt
 from .two_phase.coordinator import Coordinator
 from .two_phase.messages import Outcome, Submit
 
-#: A part of a commit: (attempt, log, commit_ts, logs, writes, refreshes).
-_Part: TypeAlias = tuple[Attempt, str, int, tuple[str, ...], tuple[LoggedWrite, ...], tuple[Refresh, ...]]
+#: A part of a commit: (attempt, log, commit_ts, min_ts, logs, writes, refreshes, tx_ids).
+_Part: TypeAlias = tuple[
+    Attempt, str, int, int, tuple[str, ...], tuple[LoggedWrite, ...], tuple[Refresh, ...], tuple[TxId, ...]
+]
 
 #: A table is divided between the LTMs when it has so many new rows, and again when it has so many times as many.
 SPLIT_ROWS = 64
@@ -226,7 +228,8 @@ class SeveralEngine(Engine):
         for participant in self.participants.values():
             for attempt, part in participant.parts.items():
                 if part.decided:
-                    found.append((attempt, participant.log, part.decided, part.logs, part.writes, part.refreshes))
+                    commit = (attempt, participant.log, part.decided, part.min_ts, part.logs)
+                    found.append((*commit, part.writes, part.refreshes, part.tx_ids))
         for host in self._hosts.values():
             host.keeps = False
             host.found = []
@@ -241,27 +244,26 @@ class SeveralEngine(Engine):
         for part in found:
             parts.setdefault((part[2], part[0]), {})[part[1]] = part
         for (commit_ts, attempt), by_log in sorted(parts.items()):
-            tx_id = attempt[0]
             self._oracle.seen(commit_ts)
-            if tx_id in self.ltm.replayed_tx_ids or commit_ts <= self.ltm.stored_ts:
+            if attempt[0] in self.ltm.replayed_tx_ids or commit_ts <= self.ltm.stored_ts:
                 continue
-            record = self._record_of(tx_id, commit_ts, list(by_log.values()))
+            record = self._record_of(commit_ts, list(by_log.values()))
             if record.writes:
                 self._accept(record)
         self.ltm.flush()
 
-    def _record_of(self, tx_id: tuple[int, int], commit_ts: int, parts: list[_Part]) -> CommitRecord:
+    def _record_of(self, commit_ts: int, parts: list[_Part]) -> CommitRecord:
         tables = self.ltm.tables
         writes: dict[int, list[Write]] = {}
         contributions: dict[int, list[Contribution]] = {}
-        for _, _, _, _, some, refreshes in parts:
+        for _, _, _, _, _, some, refreshes, _ in parts:
             for write in some:
                 if _table_id(write[0]) in tables.by_id:
                     writes.setdefault(_table_id(write[0]), []).append(write)
             for view_id, key, group, delta in refreshes:
                 contributions.setdefault(view_id, []).append(Contribution(key, group, delta))
         version = tables.catalog.version
-        return CommitRecord((tx_id,), commit_ts, version, tuple(writes.items()), tuple(contributions.items()))
+        return CommitRecord(parts[0][-1], commit_ts, version, tuple(writes.items()), tuple(contributions.items()))
 
     # -- a batch
 
@@ -394,10 +396,10 @@ class SeveralEngine(Engine):
                 raise too_large(size)
 
     def _apply(self, attempt: AttemptAt, commit_ts: int) -> None:
-        tx_id = attempt.submit.tx_id
         if attempt.transaction.writes:
-            self._applied.add(tx_id)
-            self._accept(attempt.transaction.record((tx_id,), commit_ts))
+            tx_ids = (attempt.submit.tx_id, *attempt.members)
+            self._applied.update(tx_ids)
+            self._accept(attempt.transaction.record(tx_ids, commit_ts))
 
     def _accept(self, record: CommitRecord) -> None:
         changed = self._cells.changed

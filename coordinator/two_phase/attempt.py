@@ -14,7 +14,7 @@ from ...changetables.plan import Answers
 from ...changetables.types import Row
 from ...ltm.key_range import RangeMap
 from ...ltm.tables import IndexEntries, Tables
-from ...ltm.two_phase.messages import Ask, Attempt, FoundRows, KeyRange, NewRow, Prepare, Refresh, Told
+from ...ltm.two_phase.messages import Ask, Attempt, FoundRows, KeyRange, NewRow, Prepare, Refresh, Told, TxId
 from ..transaction import Request, Transaction
 from .look_ups import Asking, Found, Wanted, look_up
 from .messages import Submit
@@ -51,6 +51,7 @@ class AttemptAt:
         "decided",
         "epoch",
         "incarnations",
+        "members",
         "prepared",
         "priority",
         "resent",
@@ -64,9 +65,19 @@ class AttemptAt:
     )
 
     def __init__(
-        self, submit: Submit, start: int, priority: int, epoch: int, tables: Tables, ranges: RangeMap, now_ms: int
+        self,
+        submit: Submit,
+        start: int,
+        priority: int,
+        epoch: int,
+        tables: Tables,
+        ranges: RangeMap,
+        now_ms: int,
+        members: tuple[TxId, ...] = (),
     ) -> None:
+        """`members` are the other transactions that are run as one with it: their rows are in `submit`."""
         self.submit = submit
+        self.members = members
         self.start = start
         self.attempt: Attempt = (submit.tx_id, start)
         self.priority = priority
@@ -190,6 +201,7 @@ class AttemptAt:
                 self.submit.snapshot,
                 tuple(seen_keys),
                 tuple(seen_ranges),
+                self.members,
             )
             self.waiting[log] = ask
             self.asked[log] = None
@@ -225,6 +237,8 @@ class AttemptAt:
                 logs,
                 tuple(writes.get(log, ())),
                 tuple(refreshes.get(log, ())),
+                0,
+                self.members,
             )
         return list(self.prepared.items())
 

@@ -8,7 +8,7 @@ which first makes sure that the earlier attempt is refused for good, or answers 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...changetables.errors import Error, TransactionConflict
 from ...changetables.types import Row
@@ -21,6 +21,7 @@ from ...ltm.two_phase.messages import (
     COMMITTED,
     FOREVER,
     Answer,
+    Attempt,
     Decide,
     Draw,
     Forget,
@@ -41,7 +42,7 @@ from ...ltm.two_phase.messages import (
 from ...ltm.two_phase.participant import CHANGED, ENDED
 from ..timestamps import STEP
 from .attempt import ASKING, VOTING, AttemptAt
-from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit
+from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit, together
 
 #: Messages that are not answered are sent again after this long.
 RESEND_MS = 150
@@ -60,6 +61,9 @@ BACKOFF_MS_MAX = 100
 OUTCOMES_MAX = 10_000
 #: Transactions at work: beyond it newcomers are refused.
 TRANSACTIONS_MAX = 10_000
+#: Transactions that are run as one, and their rows.
+GROUP_MEMBERS_MAX = 32
+GROUP_ROWS_MAX = 1_024
 
 RUN_AGAIN = "run it again, for example with db.run()"
 
@@ -103,6 +107,11 @@ class _Work:
         #: What to answer when no attempt can be committed any more.
         self.outcome: Outcome | None = None
 
+    @property
+    def can_join(self) -> bool:
+        """Whether it may be run as one with others: it reads nothing, and was not refused before."""
+        return not (self.attempts or self.resolving or self.submit.snapshot)
+
 
 class _Reading:
     __slots__ = ("began_ms", "client", "message", "ranges", "rows", "waiting")
@@ -131,13 +140,15 @@ class Coordinator:
         self.on_prepare: Callable[[AttemptAt], None] | None = None
         self.on_commit: Callable[[AttemptAt, int], None] | None = None
         self.work: dict[TxId, _Work] = {}
+        #: Whose attempts are under way: of one transaction, or of several that are run as one.
+        self._works: dict[Attempt, list[_Work]] = {}
         #: Decided attempts whose participants do not all have the decision yet.
         self._settling: dict[TxId, AttemptAt] = {}
         self._outcomes: dict[TxId, Outcome] = {}
         self._readings: dict[int, _Reading] = {}
         self._number = 0
         #: Who waits for a timestamp, and how many of them the request that is out will serve (rule T1).
-        self._waiting: deque[Callable[[int, int], None]] = deque()
+        self._waiting: deque[_Work | Callable[[int, int], None]] = deque()
         self._drawing = 0
         self._draw_number = 0
         self._now_ms = 0
@@ -189,7 +200,7 @@ class Coordinator:
 
     # -- timestamps
 
-    def _want_timestamp(self, then: Callable[[int, int], None]) -> None:
+    def _want_timestamp(self, then: _Work | Callable[[int, int], None]) -> None:
         self._waiting.append(then)
         if not self._drawing:
             self._request_timestamps()
@@ -205,8 +216,14 @@ class Coordinator:
             return
         self._drawing = 0
         served = [self._waiting.popleft() for _ in range(min(message.issued, len(self._waiting)))]
+        works: list[tuple[_Work, int]] = []
         for number, then in enumerate(served):
-            then(message.first + number * STEP, message.epoch)
+            if isinstance(then, _Work):
+                works.append((then, message.first + number * STEP))
+            else:
+                then(message.first + number * STEP, message.epoch)
+        for (work, start), *others in self._groups(works):
+            self._begin(work, start, message.epoch, [other for other, _ in others])
         if self._waiting and not self._drawing:
             self._request_timestamps()
 
@@ -230,17 +247,50 @@ class Coordinator:
             self._draw(work)
 
     def _draw(self, work: _Work) -> None:
-        self._want_timestamp(lambda ts, epoch: self._begin(work, ts, epoch))
+        self._want_timestamp(work)
 
-    def _begin(self, work: _Work, start: int, epoch: int) -> None:
-        work.start = start
-        work.priority = work.priority or start
+    def _groups(self, works: list[tuple[_Work, int]]) -> Iterator[list[tuple[_Work, int]]]:
+        """Transactions that read nothing and write different rows do not touch each other: they can share a commit_ts
+        (rule T2), and are run as one."""
+        group: list[tuple[_Work, int]] = []
+        written: set[bytes] = set()
+        for work, start in works:
+            if not work.can_join or self._is_judged(work.submit):
+                yield [(work, start)]
+                continue
+            keys = [key for _, intents in work.submit.writes for key, _ in intents]
+            if group and not (
+                len(group) < GROUP_MEMBERS_MAX and len(written) < GROUP_ROWS_MAX and written.isdisjoint(keys)
+            ):
+                yield group
+                group, written = [], set()
+            group.append((work, start))
+            written.update(keys)
+        if group:
+            yield group
+
+    def _is_judged(self, submit: Submit) -> bool:
+        """Whether what it leaves decides about it: run as one with others, all of them would be judged together."""
+        tables = self.tables.by_name
+        return any(name not in tables or tables[name].judged for name, _ in submit.writes)
+
+    def _begin(self, work: _Work, start: int, epoch: int, others: list[_Work]) -> None:
+        """`others` are run as one with it."""
         if work.resolving:
+            work.start = start
+            work.priority = work.priority or start
             self._begin_resolve(work)
             return
-        work.attempts += 1
-        attempt = AttemptAt(work.submit, start, work.priority, epoch, self.tables, self.ranges, self._now_ms)
-        work.current = attempt
+        works = [work, *others]
+        submit = work.submit if not others else together([each.submit for each in works])
+        priority = work.priority or start
+        members = tuple([other.submit.tx_id for other in others])
+        attempt = AttemptAt(submit, start, priority, epoch, self.tables, self.ranges, self._now_ms, members)
+        self._works[attempt.attempt] = works
+        for each in works:
+            each.start, each.priority = start, priority
+            each.attempts += 1
+            each.current = attempt
         for log, ask in attempt.begin():
             self._to_log(log, ask)
         self._timers.append((self._now_ms + RESEND_MS, ("resend", (work.submit.tx_id, start))))
@@ -265,7 +315,12 @@ class Coordinator:
             if asks == [] and self.on_prepare is not None:
                 self.on_prepare(attempt)
         except Error as error:
-            self._abort(work, attempt)
+            works = self._abort(attempt)
+            if len(works) > 1:
+                # One of them cannot be done: each is tried alone.
+                for each in works:
+                    self._draw(each)
+                return
             state = CONFLICT if isinstance(error, TransactionConflict) else FAILED
             self._close(work, Outcome(told.attempt[0], state, 0, (type(error).__name__, error.message, error.hint)))
             return
@@ -286,15 +341,21 @@ class Coordinator:
         found = self._current(refused.attempt)
         if found is None or found[1].state != ASKING:
             return
-        work, attempt = found
-        self._abort(work, attempt)
-        self._try_again(work, refused.reason)
+        for work in self._abort(found[1]):
+            self._try_again(work, refused.reason)
 
-    def _abort(self, work: _Work, attempt: AttemptAt) -> None:
+    def _abort(self, attempt: AttemptAt) -> list[_Work]:
+        """Tell the participants; returns whose attempt it was."""
         self.host.probe(ABORTING)
         for log in attempt.prepared or attempt.asked:
             self._to_log(log, Decide(attempt.attempt, 0))
-        work.current = None
+        return self._ended(attempt)
+
+    def _ended(self, attempt: AttemptAt) -> list[_Work]:
+        works = self._works.pop(attempt.attempt)
+        for work in works:
+            work.current = None
+        return works
 
     def _try_again(self, work: _Work, reason: str) -> None:
         tx_id = work.submit.tx_id
@@ -310,7 +371,8 @@ class Coordinator:
         else:
             pause_ms = min(BACKOFF_MS_MAX, BACKOFF_MS << min(work.attempts, 6))
             # Not all at once: the number spreads them without chance.
-            self._timers.append((self._now_ms + 1 + work.number * 7919 % pause_ms, ("again", tx_id)))
+            spread_ms = work.number * 7919 % pause_ms
+            self._timers.append((self._now_ms + (pause_ms + spread_ms) // 2, ("again", tx_id)))
 
     def _vote(self, sender: str, vote: Vote) -> None:
         found = self._current(vote.attempt)
@@ -324,12 +386,13 @@ class Coordinator:
         self.host.probe(DECIDING)
         commit_ts = attempt.decided
         assert commit_ts is not None
-        work.current = None
+        works = self._ended(attempt)
         tx_id = work.submit.tx_id
         if commit_ts:
             if self.on_commit is not None:
                 self.on_commit(attempt, commit_ts)
-            self._end(work, Outcome(tx_id, COMMITTED, commit_ts))
+            for each in works:
+                self._end(each, Outcome(each.submit.tx_id, COMMITTED, commit_ts))
             self.host.probe(ANSWERED)
         if len(attempt.prepared) > 1 or not commit_ts or not self.one_phase:
             for log in attempt.prepared:
@@ -339,7 +402,8 @@ class Coordinator:
                 attempt.resent = 0
                 self._timers.append((self._now_ms + RESEND_MS, ("resend", attempt.attempt)))
         if not commit_ts:
-            self._try_again(work, reason)
+            for each in works:
+                self._try_again(each, reason)
 
     def _end(self, work: _Work, outcome: Outcome) -> None:
         self.work.pop(work.submit.tx_id, None)
@@ -381,8 +445,8 @@ class Coordinator:
             return
         attempt = work.current
         if attempt.state == ASKING and self._now_ms - attempt.began_ms > ASKING_MS_MAX:
-            self._abort(work, attempt)
-            self._try_again(work, "no answer")
+            for each in self._abort(attempt):
+                self._try_again(each, "no answer")
             return
         attempt.resent += 1
         if attempt.state == ASKING:

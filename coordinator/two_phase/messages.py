@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...changetables.types import Row
@@ -22,6 +23,15 @@ class Submit(NamedTuple):
     snapshot: int = 0
     seen: tuple[bytes, ...] = ()
     seen_ranges: tuple[KeyRange, ...] = ()
+
+
+def together(submits: Sequence[Submit]) -> Submit:
+    """Several that read nothing and write different rows, as one; it has the tx_id of the first."""
+    writes: dict[str, list[tuple[bytes, Intent]]] = {}
+    for submit in submits:
+        for name, intents in submit.writes:
+            writes.setdefault(name, []).extend(intents)
+    return Submit(submits[0].tx_id, False, tuple([(name, tuple(intents)) for name, intents in writes.items()]))
 
 
 class Outcome(NamedTuple):

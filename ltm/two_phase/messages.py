@@ -56,6 +56,7 @@ class Ask(NamedTuple):
     snapshot: int = 0
     seen: tuple[bytes, ...] = ()
     seen_ranges: tuple[KeyRange, ...] = ()
+    members: tuple[TxId, ...] = ()
 
 
 class Told(NamedTuple):
@@ -79,7 +80,8 @@ class Refused(NamedTuple):
 
 class Prepare(NamedTuple):
     """`logs` are all participants. `incarnation` 0: this one was asked for nothing before. `at` is the version of the
-    refreshed rows of a deferred view's step, 0: commit_ts."""
+    refreshed rows of a deferred view's step, 0: commit_ts. `members` are the other transactions of
+    a group that is run as one: they write different rows and read nothing, so they can share a commit_ts (rule T2)."""
 
     attempt: Attempt
     priority: int
@@ -90,6 +92,7 @@ class Prepare(NamedTuple):
     writes: tuple[NewRow, ...]
     refreshes: tuple[Refresh, ...]
     at: int = 0
+    members: tuple[TxId, ...] = ()
 
 
 class Vote(NamedTuple):

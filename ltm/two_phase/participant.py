@@ -114,6 +114,7 @@ class _Part:
         "refreshes",
         "seen_ts",
         "settled",
+        "tx_ids",
         "vote_lsn",
         "writes",
     )
@@ -145,6 +146,7 @@ class _Part:
         #: Logs that have the decision.
         self.settled: set[str] = set()
         self.readers: list[int] = []
+        self.tx_ids: tuple[TxId, ...] = ()
 
 
 class _Reader:
@@ -170,8 +172,8 @@ class Participant:
         self.incarnation = 0
         self.epoch = 0
         self.parts: dict[Attempt, _Part] = {}
-        #: The start of the attempt that has an undecided part here: never two of one transaction.
-        self._latest: dict[TxId, int] = {}
+        #: The attempt that has an undecided part here: never two of one transaction.
+        self._latest: dict[TxId, Attempt] = {}
         #: Decided transactions: the attempt's start and commit_ts; of refused ones the highest start.
         self.committed: dict[TxId, tuple[int, int]] = {}
         self._refused: dict[TxId, int] = {}
@@ -234,7 +236,15 @@ class Participant:
 
     def _note_commit(self, attempt: Attempt, part: _Part) -> None:
         self.host.note(
-            "committed", attempt, self.log, part.decided, part.min_ts, part.logs, part.writes, part.refreshes
+            "committed",
+            attempt,
+            self.log,
+            part.decided,
+            part.min_ts,
+            part.logs,
+            part.writes,
+            part.refreshes,
+            part.tx_ids,
         )
 
     def timer(self, token: object, now_ms: int) -> Outputs:
@@ -251,8 +261,9 @@ class Participant:
             if part is not None:
                 if what == "hold":
                     self._hold_ended(attempt, part)
-                elif what == "decision":
+                elif what == "decision" and part.decided is None:
                     self._ask_others(attempt, part)
+                    self._timers.append((now_ms + DECISION_MS_MAX, token))
                 elif what == "settled":
                     self._ask_settled(attempt, part)
         return self._out()
@@ -286,9 +297,18 @@ class Participant:
             case Committed():
                 self._apply(record.writes, record.refreshes, record.commit_ts, record.at)
                 attempt, commit_ts = record.attempt, record.commit_ts
-                self.committed[attempt[0]] = (attempt[1], commit_ts)
+                for tx_id in (attempt[0], *record.members):
+                    self.committed[tx_id] = (attempt[1], commit_ts)
                 self.host.note(
-                    "committed", attempt, self.log, commit_ts, commit_ts, (self.log,), record.writes, record.refreshes
+                    "committed",
+                    attempt,
+                    self.log,
+                    commit_ts,
+                    commit_ts,
+                    (self.log,),
+                    record.writes,
+                    record.refreshes,
+                    (attempt[0], *record.members),
                 )
             case Voted():
                 self._restore(record)
@@ -318,8 +338,19 @@ class Participant:
         part.min_ts, part.logs, part.at = record.min_ts, record.logs, record.at
         part.writes, part.refreshes, part.catalog_version = record.writes, record.refreshes, record.catalog_version
         part.looked_up, part.looked_up_ranges = record.looked_up, record.looked_up_ranges
-        self.parts[record.attempt] = part
-        self._latest[record.attempt[0]] = record.attempt[1]
+        self._enter(record.attempt, part, record.members)
+
+    def _enter(self, attempt: Attempt, part: _Part, members: tuple[TxId, ...]) -> None:
+        self.parts[attempt] = part
+        part.tx_ids = (attempt[0], *members)
+        for tx_id in part.tx_ids:
+            self._latest[tx_id] = attempt
+
+    def _leave(self, attempt: Attempt, part: _Part) -> None:
+        """The part is not undecided any more."""
+        for tx_id in part.tx_ids:
+            if self._latest.get(tx_id) == attempt:
+                del self._latest[tx_id]
 
     def _ask_for_floor(self) -> None:
         # The number keeps answers to an earlier incarnation out: they are too old.
@@ -341,7 +372,7 @@ class Participant:
 
     def _ask(self, sender: str, ask: Ask) -> None:
         attempt = ask.attempt
-        part = self._part(sender, attempt, ask.priority, ask.incarnation)
+        part = self._part(sender, attempt, ask.priority, ask.incarnation, ask.members)
         if part is None:
             return
         if part.prepare is not None or part.min_ts:
@@ -362,7 +393,9 @@ class Participant:
         else:
             self._tell(part, ask)
 
-    def _part(self, sender: str, attempt: Attempt, priority: int, incarnation: int) -> _Part | None:
+    def _part(
+        self, sender: str, attempt: Attempt, priority: int, incarnation: int, members: tuple[TxId, ...]
+    ) -> _Part | None:
         """The part of an attempt, a new one if it may have one; None: it was refused, and told so."""
         part = self.parts.get(attempt)
         if part is not None:
@@ -372,25 +405,25 @@ class Participant:
                 return part
             self._refuse(attempt, HOLDS_GONE)
             return None
-        tx_id, start = attempt
+        tx_ids = (attempt[0], *members)
         if self._lost_holds(None, incarnation):
             self._send.append((sender, Refused(attempt, HOLDS_GONE)))
-        elif start <= self._refused.get(tx_id, 0) or tx_id in self.committed or tx_id[1] <= self.forgotten_ts:
+        elif any(tx_id in self.committed or self._has_ended(tx_id, attempt[1]) for tx_id in tx_ids):
             self._send.append((sender, Refused(attempt, ENDED)))
-        elif start < self._latest.get(tx_id, 0):
+        elif any(self._is_superseded(tx_id, attempt[1]) for tx_id in tx_ids):
             pass  # an old copy: a later attempt is here
-        elif self._in_doubt(tx_id):
+        elif any(self._in_doubt(tx_id) for tx_id in tx_ids):
             self._send.append((sender, Refused(attempt, IN_DOUBT)))
         elif len(self.parts) >= PARTS_MAX:
             self._send.append((sender, Refused(attempt, "too many transactions at once")))
         else:
-            if tx_id in self._latest:
-                self._let_go((tx_id, self._latest[tx_id]))
+            for tx_id in tx_ids:
+                if tx_id in self._latest:
+                    self._let_go(self._latest[tx_id])
             self._part_number += 1
             incarnation = self.incarnation << 32 | self._part_number
             part = _Part(self.holds.claim(attempt, priority), incarnation, sender, self._now_ms)
-            self.parts[attempt] = part
-            self._latest[tx_id] = start
+            self._enter(attempt, part, members)
             self._timers.append((self._now_ms + HOLD_MS_MAX, ("hold", attempt)))
             return part
         return None
@@ -401,8 +434,20 @@ class Participant:
 
     def _in_doubt(self, tx_id: TxId) -> bool:
         """Whether an attempt has voted here and is not decided: another one could be committed beside it (rule V5)."""
-        start = self._latest.get(tx_id)
-        return start is not None and self.parts[tx_id, start].min_ts > 0
+        attempt = self._latest.get(tx_id)
+        if attempt is None or not self.parts[attempt].min_ts:
+            return False
+        # Somebody went on without it, so the decision is overdue.
+        self._ask_others(attempt, self.parts[attempt])
+        return True
+
+    def _has_ended(self, tx_id: TxId, start: int) -> bool:
+        """Whether attempts of a transaction that started there are refused for good, or too long ago."""
+        return start <= self._refused.get(tx_id, 0) or tx_id[1] <= self.forgotten_ts
+
+    def _is_superseded(self, tx_id: TxId, start: int) -> bool:
+        attempt = self._latest.get(tx_id)
+        return attempt is not None and start < attempt[1]
 
     def _tell(self, part: _Part, ask: Ask) -> None:
         """All is held: what is newest now stays so until the decision."""
@@ -475,19 +520,20 @@ class Participant:
             if prepare.logs == (self.log,):
                 self._when_durable(self._lsn, sender, Vote(attempt, self.log, committed[1]))
             return None
-        if committed is not None:
+        tx_ids = (tx_id, *prepare.members)
+        if any(each in self.committed for each in tx_ids):
             self._refuse_for_good(attempt, sender, ENDED)
             return None
         if self._lost_holds(None, prepare.incarnation):
             self._refuse_for_good(attempt, sender, HOLDS_GONE)
             return None
-        if start <= self._refused.get(tx_id, 0) or start < self._latest.get(tx_id, 0) or tx_id[1] <= self.forgotten_ts:
+        if any(self._has_ended(each, start) or self._is_superseded(each, start) for each in tx_ids):
             self._refuse_for_good(attempt, sender, ENDED)
             return None
-        if self._in_doubt(tx_id):
+        if any(self._in_doubt(each) for each in tx_ids):
             self._refuse_for_good(attempt, sender, IN_DOUBT)
             return None
-        return self._part(sender, attempt, prepare.priority, 0)
+        return self._part(sender, attempt, prepare.priority, 0, prepare.members)
 
     def _vote(self, attempt: Attempt, part: _Part, prepare: Prepare) -> None:
         """Everything is held: find the lowest timestamp that fits, and promise."""
@@ -524,7 +570,9 @@ class Participant:
         part.claim.voted = True
         if prepare.logs == (self.log,) and self.one_phase:
             part.vote_lsn = self._visible_lsn = self._log_record(
-                Committed(attempt, min_ts, prepare.catalog_version, part.writes, part.refreshes, part.at)
+                Committed(
+                    attempt, min_ts, prepare.catalog_version, part.writes, part.refreshes, part.at, prepare.members
+                )
             )
             self._settle(attempt, part, min_ts)
             self._drop(attempt)
@@ -543,6 +591,7 @@ class Participant:
                 part.looked_up,
                 part.looked_up_ranges,
                 part.at,
+                prepare.members,
             )
         )
         self.host.probe(AFTER_VOTE)
@@ -595,8 +644,7 @@ class Participant:
     def _let_go(self, attempt: Attempt) -> None:
         """The attempt ends here without a trace but a refusal, perhaps."""
         part = self.parts.pop(attempt)
-        if self._latest.get(attempt[0]) == attempt[1]:
-            del self._latest[attempt[0]]
+        self._leave(attempt, part)
         self._release(attempt)
         if part.readers:
             self._wake(attempt, part)
@@ -653,10 +701,10 @@ class Participant:
         part.decided = commit_ts
         if commit_ts:
             self._apply(part.writes, part.refreshes, commit_ts, part.at)
-            self.committed[attempt[0]] = (attempt[1], commit_ts)
+            for tx_id in part.tx_ids:
+                self.committed[tx_id] = (attempt[1], commit_ts)
             self._mark_looked_up(part, commit_ts)
-        if self._latest.get(attempt[0]) == attempt[1]:
-            del self._latest[attempt[0]]
+        self._leave(attempt, part)
         self._release(attempt)
         if part.readers:
             self._wake(attempt, part)
@@ -686,12 +734,9 @@ class Participant:
 
     def _ask_others(self, attempt: Attempt, part: _Part) -> None:
         """The decision is overdue: every participant on the list says what it knows (rule V4)."""
-        if part.decided is not None:
-            return
         for log in part.logs:
             if log != self.log:
                 self._send.append((log, Inquire(attempt, log)))
-        self._timers.append((self._now_ms + DECISION_MS_MAX, ("decision", attempt)))
         self._decide_if_all_voted(attempt, part)
 
     def _decide_if_all_voted(self, attempt: Attempt, part: _Part) -> None:
@@ -752,16 +797,16 @@ class Participant:
         tx_id, number, start, _ = resolve
         committed = self.committed.get(tx_id)
         latest = self._latest.get(tx_id)
-        part = None if latest is None else self.parts.get((tx_id, latest))
+        part = None if latest is None else self.parts.get(latest)
         if committed is not None:
             self._when_durable(self._lsn, sender, Resolved(tx_id, number, COMMITTED, committed[1]))
         elif part is not None and part.min_ts and part.decided is None:
-            self._ask_others((tx_id, part.claim.attempt[1]), part)  # whoever asks asks again
+            self._ask_others(part.claim.attempt, part)  # whoever asks asks again
         elif tx_id[1] <= self.forgotten_ts:
             self._send.append((sender, Resolved(tx_id, number, FORGOTTEN)))
         else:
             if part is not None and part.claim.attempt[1] < start and not part.min_ts:
-                self._refuse((tx_id, part.claim.attempt[1]), "its coordinator is gone")
+                self._refuse(part.claim.attempt, "its coordinator is gone")
             lsn = self._log_refusal((tx_id, start - 1), "its coordinator is gone")
             state = CLOSED if self._refused[tx_id] == FOREVER - 1 else ABORTED
             self._when_durable(lsn, sender, Resolved(tx_id, number, state))

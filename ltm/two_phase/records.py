@@ -27,6 +27,7 @@ class Committed(NamedTuple):
     writes: tuple[LoggedWrite, ...]
     refreshes: tuple[Refresh, ...]
     at: int = 0
+    members: tuple[TxId, ...] = ()
 
 
 class Voted(NamedTuple):
@@ -40,6 +41,7 @@ class Voted(NamedTuple):
     looked_up: tuple[bytes, ...]
     looked_up_ranges: tuple[tuple[bytes, bytes], ...]
     at: int = 0
+    members: tuple[TxId, ...] = ()
 
 
 class Refusal(NamedTuple):
@@ -92,9 +94,7 @@ def from_plain(item: tuple[object, ...]) -> Record:
         )
         return record._replace(writes=writes, refreshes=refreshes)
     if isinstance(record, Adopted):
-        rows = tuple(
-            (key, tuple((ts, _one_nan(row)) for ts, row in versions)) for key, versions in record.rows
-        )
+        rows = tuple((key, tuple((ts, _one_nan(row)) for ts, row in versions)) for key, versions in record.rows)
         return record._replace(rows=rows)
     return record
 
