@@ -29,7 +29,18 @@ from ..ltm.machine import Machine, Outputs, PlainHost, WhenDurable
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.ports import CommitLog
 from ..ltm.two_phase.cells import Cells, Version
-from ..ltm.two_phase.messages import COMMITTED, Attempt, Draw, FoundRows, KeyRange, Refresh, Settled, Timestamps, TxId
+from ..ltm.two_phase.messages import (
+    COMMITTED,
+    Ask,
+    Attempt,
+    Draw,
+    FoundRows,
+    KeyRange,
+    Refresh,
+    Settled,
+    Timestamps,
+    TxId,
+)
 from ..ltm.two_phase.participant import Participant
 from ..ltm.two_phase.records import LoggedWrite, Record, from_plain, to_plain
 from ..ltm.versions import ABSENT, IndexVersions, NotLoaded
@@ -192,7 +203,7 @@ class SeveralEngine(Engine):
         self.ranges = RangeMap(0, (b"",), self.ltm_names[:1])
         self.coordinator = Coordinator(PlainHost(COORDINATOR), ORACLE, ltm.tables, self.ranges)
         self.coordinator.one_phase = False
-        self.coordinator.on_prepare = self._check_size
+        self.coordinator.on_prepare = self._check
         self.coordinator.on_commit = self._apply
         self._machines: dict[str, Machine] = {**self.participants, COORDINATOR: self.coordinator}
         self._messages: deque[tuple[str, str, object]] = deque()
@@ -361,6 +372,13 @@ class SeveralEngine(Engine):
             self._oracle.seen(first + (message.wanted - 1) * STEP)
             self._messages.append((sender, ORACLE, Timestamps(message.number, first, message.wanted, 0)))
         else:
+            if type(message) is Ask:
+                try:
+                    self._cells.load(message.writes, message.keys, message.seen)
+                except OperationalError as error:
+                    # What is damaged concerns those who need it.
+                    self._carry_out(COORDINATOR, self.coordinator.fail(message.attempt, error))
+                    return
             self._carry_out(destination, self._machines[destination].receive(sender, message, 0))
 
     def _carry_out(self, name: str, out: Outputs) -> None:
@@ -387,8 +405,10 @@ class SeveralEngine(Engine):
 
     # -- what is decided
 
-    def _check_size(self, attempt: AttemptAt) -> None:
+    def _check(self, attempt: AttemptAt) -> None:
+        """Whatever would fail when it is made visible must fail before it is voted for."""
         transaction = attempt.transaction
+        self._cells.load(*([item.key for item in some] for _, some in transaction.contributions))
         record = transaction.record((attempt.submit.tx_id,), attempt.start)
         if record.rows_count > TRANSACTION_BYTES_MAX // ROW_BYTES_MAX:
             size = self.ltm.packed_bytes(record)

@@ -222,7 +222,19 @@ class TableVersions(Generic[R]):
     def each_at(self, keys: list[bytes], ts: int, keep: bool) -> list[R | None] | None:
         """The row that a reader at `ts` sees under each key; None if one of them is not in memory. `keep`: they are
         needed again, so they stay for another generation; the caller holds the lock."""
-        in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
+        dirty = self.dirty
+        frozen = self.frozen  # in this order, see above
+        young = self.young
+        if keys:
+            # Mostly they are all in one layer, as in `newest_rows`.
+            layer = dirty if keys[0] in dirty else {} if frozen or not dirty.keys().isdisjoint(keys) else young
+            try:
+                found = [row for seen_ts, row, _ in map(layer.__getitem__, keys) if seen_ts <= ts]
+            except KeyError:
+                found = []
+            if len(found) == len(keys):
+                return found
+        in_dirty, in_frozen, in_young, in_old = dirty.get, frozen.get, young.get, self.old.get
         rows: list[R | None] = []
         for key in keys:
             version = in_dirty(key) or in_frozen(key) or in_young(key)
@@ -306,7 +318,9 @@ class TableVersions(Generic[R]):
                 self.replaced[key] = (self.frozen.get(key) or self.young.get(key) or self.old.get(key) or ABSENT)[0]
         else:
             self.dirty[key] = (ts, row, self._kept(head))
-        self.changed_ts = ts
+        if ts > self.changed_ts:
+            # Entries of an index are made later: what is put now may be older than what was noted.
+            self.changed_ts = ts
 
     def put_many(self, changes: Sequence[tuple[bytes, R | None, R | None]], ts: int) -> None:
         """`put` for each (key, old row, new row)."""
@@ -428,7 +442,7 @@ class IndexVersions(TableVersions[bytes]):
     def later(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
         """These rows (key, old row, new row) changed at `ts`."""
         self._later.append((ts, changes))
-        self.changed_ts = ts
+        self.changed_ts = max(ts, self.changed_ts)
 
     @property
     def behind(self) -> bool:

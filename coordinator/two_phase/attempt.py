@@ -14,6 +14,7 @@ from ...changetables.plan import Answers
 from ...changetables.types import Row
 from ...ltm.key_range import RangeMap
 from ...ltm.tables import IndexEntries, Tables
+from ...ltm.two_phase.holds import CONTRIBUTION, WRITE
 from ...ltm.two_phase.messages import Ask, Attempt, FoundRows, KeyRange, NewRow, Prepare, Refresh, Told, TxId
 from ..transaction import Request, Transaction
 from .look_ups import Asking, Found, Wanted, look_up
@@ -41,6 +42,7 @@ class AttemptAt:
 
     __slots__ = (
         "_asking",
+        "_careful",
         "_map",
         "_number",
         "_route",
@@ -74,10 +76,13 @@ class AttemptAt:
         ranges: RangeMap,
         now_ms: int,
         members: tuple[TxId, ...] = (),
+        careful: bool = False,
     ) -> None:
-        """`members` are the other transactions that are run as one with it: their rows are in `submit`."""
+        """`members` are the other transactions that are run as one with it: their rows are in `submit`. `careful`: all
+        is held before votes are asked for; an earlier attempt would have had to wait with its vote (rule H4)."""
         self.submit = submit
         self.members = members
+        self._careful = careful
         self.start = start
         self.attempt: Attempt = (submit.tx_id, start)
         self.priority = priority
@@ -132,7 +137,39 @@ class AttemptAt:
             route.found[want][0][number] = row
         for (want, number), rows in zip(ranges, told.ranges, strict=True):
             route.found[want][1][number].append(rows)
-        return None if self.waiting else self._go_on(route)
+        if self.waiting:
+            return None
+        asks = self._go_on(route) if route.wanted else []
+        if not asks and self._careful:
+            self._careful = False
+            return self._hold_all()
+        return asks
+
+    def _hold_all(self) -> list[tuple[str, Ask]]:
+        """Ask for every hold that the votes will need."""
+        holds: dict[str, list[tuple[bytes, int]]] = {}
+        for key, _ in self._cells():
+            holds.setdefault(self._map.owner(key), []).append((key, WRITE))
+        for key in self._refreshed():
+            holds.setdefault(self._map.owner(key), []).append((key, CONTRIBUTION))
+        self._route = route = _Route([])
+        sent = []
+        for log, some in holds.items():
+            self._number += 1
+            incarnation = self.incarnations.get(log, 0)
+            ask = Ask(self.attempt, self._number, self.priority, self.epoch, incarnation, (), members=self.members)
+            self.waiting[log] = ask = ask._replace(holds=tuple(some))
+            self.asked[log] = None
+            route.places[log] = ([], [])
+            sent.append((log, ask))
+        return sent
+
+    def _refreshed(self) -> Iterable[bytes]:
+        for _, contributions in self.transaction.contributions:
+            for contribution in contributions:
+                yield contribution.key
+        for refresh in self.submit.refreshes:
+            yield refresh[1]
 
     def _go_on(self, route: _Route) -> list[tuple[str, Ask]]:
         transaction = self.transaction
@@ -161,7 +198,11 @@ class AttemptAt:
                 found = None
                 continue
             self._route = _Route(wanted)
-            return self._send(self._route, {})
+            asks = self._send(self._route, {})
+            if asks:
+                return asks
+            # Nothing of what was wanted is anywhere: the answer is known.
+            found = [Found((), ()) for _ in wanted]
 
     def _send(self, route: _Route, seen: dict[str, tuple[list[bytes], list[KeyRange]]]) -> list[tuple[str, Ask]]:
         owner = self._map.owner
@@ -224,6 +265,8 @@ class AttemptAt:
         for view_id, contributions in self.transaction.contributions:
             for key, key_values, delta in contributions:
                 refreshes.setdefault(owner(key), []).append((view_id, key, key_values, delta))
+        for refresh in self.submit.refreshes:
+            refreshes.setdefault(owner(refresh[1]), []).append(refresh)
         logs = self._list(writes, refreshes)
         version = self._tables.catalog.version
         self.state = VOTING
@@ -237,7 +280,7 @@ class AttemptAt:
                 logs,
                 tuple(writes.get(log, ())),
                 tuple(refreshes.get(log, ())),
-                0,
+                self.submit.at,
                 self.members,
             )
         return list(self.prepared.items())

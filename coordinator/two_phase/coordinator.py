@@ -39,7 +39,7 @@ from ...ltm.two_phase.messages import (
     TxId,
     Vote,
 )
-from ...ltm.two_phase.participant import CHANGED, ENDED
+from ...ltm.two_phase.participant import CHANGED, ENDED, WOULD_WAIT
 from ..timestamps import STEP
 from .attempt import ASKING, VOTING, AttemptAt
 from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit, together
@@ -81,6 +81,7 @@ class _Work:
     __slots__ = (
         "attempts",
         "began_ms",
+        "careful",
         "client",
         "current",
         "number",
@@ -106,6 +107,8 @@ class _Work:
         self.resolve = 0
         #: What to answer when no attempt can be committed any more.
         self.outcome: Outcome | None = None
+        #: Whether all has to be held before votes are asked for.
+        self.careful = False
 
     @property
     def can_join(self) -> bool:
@@ -285,7 +288,9 @@ class Coordinator:
         submit = work.submit if not others else together([each.submit for each in works])
         priority = work.priority or start
         members = tuple([other.submit.tx_id for other in others])
-        attempt = AttemptAt(submit, start, priority, epoch, self.tables, self.ranges, self._now_ms, members)
+        attempt = AttemptAt(
+            submit, start, priority, epoch, self.tables, self.ranges, self._now_ms, members, work.careful
+        )
         self._works[attempt.attempt] = works
         for each in works:
             each.start, each.priority = start, priority
@@ -315,14 +320,7 @@ class Coordinator:
             if asks == [] and self.on_prepare is not None:
                 self.on_prepare(attempt)
         except Error as error:
-            works = self._abort(attempt)
-            if len(works) > 1:
-                # One of them cannot be done: each is tried alone.
-                for each in works:
-                    self._draw(each)
-                return
-            state = CONFLICT if isinstance(error, TransactionConflict) else FAILED
-            self._close(work, Outcome(told.attempt[0], state, 0, (type(error).__name__, error.message, error.hint)))
+            self._failed(attempt, error)
             return
         if asks is None:
             return
@@ -330,6 +328,25 @@ class Coordinator:
             self._to_log(log, ask)
         if not asks:
             self._prepare(work, attempt)
+
+    def _failed(self, attempt: AttemptAt, error: Error) -> None:
+        """It cannot be done."""
+        works = self._abort(attempt)
+        if len(works) > 1:
+            # One of them cannot be done: each is tried alone.
+            for each in works:
+                self._draw(each)
+            return
+        state = CONFLICT if isinstance(error, TransactionConflict) else FAILED
+        said = (type(error).__name__, error.message, error.hint)
+        self._close(works[0], Outcome(works[0].submit.tx_id, state, 0, said))
+
+    def fail(self, attempt: Attempt, error: Error) -> Outputs:
+        """Rows that it needs cannot be read. No vote was asked for yet."""
+        found = self._current(attempt)
+        if found is not None and found[1].state == ASKING:
+            self._failed(found[1], error)
+        return self._out()
 
     def _prepare(self, work: _Work, attempt: AttemptAt) -> None:
         self.host.probe(PREPARING)
@@ -359,6 +376,7 @@ class Coordinator:
 
     def _try_again(self, work: _Work, reason: str) -> None:
         tx_id = work.submit.tx_id
+        work.careful = work.careful or reason == WOULD_WAIT
         if reason == CHANGED:
             self._close(work, Outcome(tx_id, CONFLICT, 0, ("TransactionConflict", reason, RUN_AGAIN)))
         elif reason == ENDED:

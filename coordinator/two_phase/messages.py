@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...changetables.types import Row
-from ...ltm.two_phase.messages import KeyRange, TxId
+from ...ltm.two_phase.messages import KeyRange, Refresh, TxId
 from ..transaction import Intent
 
 #: By table: the keys, and what is wanted of each row.
@@ -15,7 +15,7 @@ Intents: TypeAlias = tuple[tuple[str, tuple[tuple[bytes, Intent], ...]], ...]
 
 class Submit(NamedTuple):
     """Commit this. `again`: it was submitted before, and nobody said what became of it. `seen` and `seen_ranges` were
-    read at `snapshot` and must still hold."""
+    read at `snapshot` and must still hold. `refreshes` are a slot's part of a deferred view's step, at version `at`."""
 
     tx_id: TxId
     again: bool
@@ -23,6 +23,8 @@ class Submit(NamedTuple):
     snapshot: int = 0
     seen: tuple[bytes, ...] = ()
     seen_ranges: tuple[KeyRange, ...] = ()
+    refreshes: tuple[Refresh, ...] = ()
+    at: int = 0
 
 
 def together(submits: Sequence[Submit]) -> Submit:

@@ -23,7 +23,8 @@ def held(participant: Participant, start: bytes, stop: bytes | None) -> list[Att
 
 
 def close(participant: Participant, start: bytes, stop: bytes | None, reason: str, now_ms: int) -> Outputs:
-    """Refuse all that hold something there and have not voted (rule V8)."""
+    """Refuse all that hold something there and have not voted (rule V8), and readers that wait."""
+    participant.refuse_readers(start, stop, reason)
     unvoted = [attempt for attempt in held(participant, start, stop) if not participant.parts[attempt].min_ts]
     return participant.refuse(unvoted, reason, now_ms)
 

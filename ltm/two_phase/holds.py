@@ -33,7 +33,7 @@ PREFIX_BYTES = TABLE_PREFIX_BYTES
 class Claim:
     """What one attempt wants and has. `age` begins with the first start of its tx_id: the lower, the older."""
 
-    __slots__ = ("age", "attempt", "voted", "waiting", "wanted")
+    __slots__ = ("age", "attempt", "had", "voted", "waiting", "wanted")
 
     def __init__(self, attempt: Attempt, priority: int) -> None:
         self.attempt = attempt
@@ -41,6 +41,8 @@ class Claim:
         self.voted = False
         self.wanted: dict[Resource, int] = {}
         self.waiting: set[Resource] = set()
+        #: Keys that it waits for and has already in a weaker mode: it keeps that meanwhile.
+        self.had: dict[bytes, int] = {}
 
     def touches(self, start: bytes, stop: bytes | None) -> bool:
         """Whether it wants something in start <= key < stop; None: no end."""
@@ -101,6 +103,8 @@ class Holds:
             elif known in (mode, WRITE):
                 continue
             else:
+                if key not in claim.waiting:
+                    claim.had[key] = known
                 wanted[key] = WRITE
             refused += self._wait(claim, key)
         return refused
@@ -137,9 +141,15 @@ class Holds:
         mode = claim.wanted[resource]
         if isinstance(resource, bytes):
             for other in self._by_key.get(resource, ()):
-                theirs = other.wanted[resource]
-                if other is not claim and (theirs != mode or mode == WRITE):
-                    yield other, resource not in other.waiting
+                if other is claim:
+                    continue
+                if resource not in other.waiting:
+                    if _conflict(other.wanted[resource], mode):
+                        yield other, True
+                elif resource in other.had and _conflict(other.had[resource], mode):
+                    yield other, True
+                elif _conflict(other.wanted[resource], mode):
+                    yield other, False
             if mode != LOOK_UP:
                 for bounds, other in self._ranges.get(resource[:PREFIX_BYTES], ()):
                     if other is not claim and bounds[0] <= resource < bounds[1]:
@@ -151,7 +161,7 @@ class Holds:
             if start <= key < stop:
                 for other in line:
                     if other is not claim and other.wanted[key] != LOOK_UP:
-                        yield other, key not in other.waiting
+                        yield other, key not in other.waiting or other.had.get(key, LOOK_UP) != LOOK_UP
 
     def has_all(self, attempt: Attempt) -> bool:
         claim = self._claims.get(attempt)
@@ -204,6 +214,10 @@ class Holds:
                 for claim in line:
                     if claim.wanted[key] != LOOK_UP and key not in claim.waiting:
                         yield claim
+
+
+def _conflict(one: int, other: int) -> bool:
+    return one != other or one == WRITE
 
 
 def _age(claim: Claim) -> tuple[int, Attempt]:

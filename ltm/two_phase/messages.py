@@ -42,8 +42,9 @@ Refresh: TypeAlias = tuple[int, bytes, Row, Row]
 
 class Ask(NamedTuple):
     """Hold these and answer with the newest rows. `priority` is the first start of the tx_id. `incarnation` is that of
-    the participant's part, as far as it is known (0: not yet): holds are dropped with it. `seen` and `seen_ranges` were read at `snapshot`: they are held
-    too, and a newer version refuses the transaction (rule V9)."""
+    the participant's part, as far as it is known (0: not yet): holds are dropped with it. `seen` and `seen_ranges` were
+    read at `snapshot`: they are held too, and a newer version refuses the transaction (rule V9). `members` as in
+    `Prepare`. `holds` are (key, mode): what votes will need, held before anybody votes."""
 
     attempt: Attempt
     number: int
@@ -57,6 +58,7 @@ class Ask(NamedTuple):
     seen: tuple[bytes, ...] = ()
     seen_ranges: tuple[KeyRange, ...] = ()
     members: tuple[TxId, ...] = ()
+    holds: tuple[tuple[bytes, int], ...] = ()
 
 
 class Told(NamedTuple):

@@ -77,6 +77,7 @@ RefreshRow = Callable[[Refresh, Row | None], Row | None]
 
 CHANGED = "another transaction changed what this one read"
 ENDED = "the attempt has ended"
+WOULD_WAIT = "it would have to wait where others take it for one that waits for nobody"
 HOLDS_GONE = "what it held was dropped meanwhile"
 IN_DOUBT = "an earlier attempt is in doubt"
 TOO_OLD = "the timestamp is too old"
@@ -246,6 +247,12 @@ class Participant:
             part.refreshes,
             part.tx_ids,
         )
+        self._heard_commit(part.decided or 0, part.at, part.writes, part.refreshes)
+
+    def _heard_commit(
+        self, commit_ts: int, at: int, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]
+    ) -> None:
+        """A commit is durable, or was found in the log: for those who follow the change tables."""
 
     def timer(self, token: object, now_ms: int) -> Outputs:
         self._now_ms = now_ms
@@ -310,6 +317,7 @@ class Participant:
                     record.refreshes,
                     (attempt[0], *record.members),
                 )
+                self._heard_commit(commit_ts, record.at, record.writes, record.refreshes)
             case Voted():
                 self._restore(record)
             case Decided():
@@ -386,6 +394,8 @@ class Participant:
         if ask.seen or ask.seen_ranges:
             refused += holds.take(claim, ask.seen, LOOK_UP)
             refused += holds.take_ranges(claim, [(start, stop) for start, stop, _, _ in ask.seen_ranges])
+        for key, mode in ask.holds:
+            refused += holds.take(claim, (key,), mode)
         if refused:
             self._refuse_all(refused, "an older transaction needs what it holds")
         if claim.waiting:
@@ -509,6 +519,9 @@ class Participant:
             self._refuse_all(refused, "an older transaction needs what it holds")
         if not claim.waiting:
             self._vote(attempt, part, prepare)
+        elif prepare.logs != (self.log,):
+            # It may have voted elsewhere, where older ones wait for it because it waits for nobody (rule H4).
+            self._refuse_for_good(attempt, sender, WOULD_WAIT)
 
     def _late(self, sender: str, prepare: Prepare) -> _Part | None:
         """The request to vote finds no holds: they were dropped, lost with a restart, or never asked for."""
@@ -566,7 +579,7 @@ class Participant:
         part.min_ts = min_ts
         part.writes, part.refreshes = tuple(writes), prepare.refreshes
         part.logs, part.at, part.catalog_version = prepare.logs, prepare.at, prepare.catalog_version
-        part.looked_up, part.looked_up_ranges = _only_looked_up(part)
+        part.looked_up, part.looked_up_ranges = _looked_up(part)
         part.claim.voted = True
         if prepare.logs == (self.log,) and self.one_phase:
             part.vote_lsn = self._visible_lsn = self._log_record(
@@ -842,7 +855,8 @@ class Participant:
     def _wait_for(self, claims: Iterable[Claim], at: int, waits_for: set[Attempt]) -> None:
         for claim in claims:
             part = self.parts[claim.attempt]
-            if part.min_ts and part.min_ts <= at and part.decided is None and not part.at:
+            # The rows of a deferred view's step are of its W1, whenever they are decided.
+            if part.min_ts and (part.at or part.min_ts) <= at and part.decided is None:
                 waits_for.add(claim.attempt)
 
     def _wake(self, attempt: Attempt, part: _Part) -> None:
@@ -879,6 +893,15 @@ class Participant:
         self._now_ms = now_ms
         self._refuse_all(attempts, reason)
         return self._out()
+
+    def refuse_readers(self, start: bytes, stop: bytes | None, reason: str) -> None:
+        """Those that wait, for whatever: when they could be answered, the keys may be gone."""
+        for number, reader in list(self._readers.items()):
+            read = reader.message
+            ranges = [(key, key + b"\0") for key in read.keys] + [(each[0], each[1]) for each in read.ranges]
+            if any((stop is None or low < stop) and start < high for low, high in ranges):
+                del self._readers[number]
+                self._send.append((reader.sender, NotServed(read.number, self.epoch, reason)))
 
     def refuse_vote(self, sender: str, attempt: Attempt, reason: str, now_ms: int) -> Outputs:
         """A request to vote that cannot be granted here."""
@@ -917,14 +940,17 @@ def _lowest_above(highest: int, start: int) -> int:
     return 0 if highest & RAISE_MAX == RAISE_MAX else highest + 1
 
 
-def _only_looked_up(part: _Part) -> tuple[tuple[bytes, ...], tuple[Bounds, ...]]:
-    """What is held and not written. Some was asked for in order to write it, and is not: that was looked up, too."""
+def _looked_up(part: _Part) -> tuple[tuple[bytes, ...], tuple[Bounds, ...]]:
+    """What is held and not written. Some was asked for in order to write it, and is not: that was looked up, too. So
+    was a view row that is contributed to and held as if it were written: contributions that come later do not look at
+    its versions, only a mark keeps them above."""
     wanted = part.claim.wanted
-    if len(wanted) == len(part.writes) + len(part.refreshes):
-        return (), ()
-    written = {key for key, _, _ in part.writes}
-    written.update([refresh[1] for refresh in part.refreshes])
-    keys = [key for key in wanted if type(key) is bytes and key not in written]
+    refreshed = [refresh[1] for refresh in part.refreshes]
+    keys = [key for key in refreshed if wanted[key] == WRITE]
+    if len(wanted) > len(part.writes) + len(refreshed):
+        written = {key for key, _, _ in part.writes}
+        written.update(refreshed)
+        keys += [key for key in wanted if type(key) is bytes and key not in written]
     return tuple(keys), tuple([key for key in wanted if type(key) is tuple])
 
 

@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 import viewtide as vt
+from viewtide.config import usual_ltms
 from viewtide.ltm.commit_log.format import (
     SEGMENT_HEADER_BYTES,
     Place,
@@ -162,8 +163,10 @@ def test_a_torn_last_flush_is_cut_and_reported(crashed: Path, caplog: pytest.Log
     assert "cut" in record.getMessage()
     assert str(start) in record.getMessage()
     with db, db.snapshot() as snapshot:
-        assert [row["id"] for row in snapshot.scan("items")] == list(range(ROWS - 10))
-        assert counted(snapshot.view("by_kind").rows()) == ROWS - 10
+        # Several LTMs have it in their logs all the same.
+        rows_count = ROWS - 10 if usual_ltms() == 1 else ROWS
+        assert [row["id"] for row in snapshot.scan("items")] == list(range(rows_count))
+        assert counted(snapshot.view("by_kind").rows()) == rows_count
         assert db.view("by_kind").verify().ok
 
 

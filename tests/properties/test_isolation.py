@@ -858,6 +858,26 @@ def _replay(seen: Seen, model: dict[int, tuple[int, int]]) -> None:
             assert (model.pop(cast(int, about), None) is not None) == answer
 
 
+def test_a_phantom_is_seen_whenever_the_entries_of_an_index_are_made() -> None:
+    """Entries are made when somebody looks: here by the reader itself, after the other transaction."""
+    with vt.connect("memory:") as db:
+        db.create_table("t", {"id": int, "g": int}, key="id", indexes=["g"])
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 10, "g": 1})
+        with db.snapshot() as snapshot:
+            assert len(snapshot.find("t", g=1)) == 1
+        with db.transaction() as tx:
+            tx.update("t", 10, {"g": 2})
+        reader = db.transaction()
+        assert reader.get("t", 1) is None  # fixes the snapshot
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 3, "g": 1})
+        assert reader.find("t", g=1) == []
+        reader.insert("t", {"id": 4, "g": 3})
+        with pytest.raises(vt.TransactionConflict):
+            reader.commit()
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("cache_rows", [200_000, 100], ids=["in_memory", "through_the_store"])
 def test_random_transactions_are_strictly_serializable(seed: int, cache_rows: int) -> None:

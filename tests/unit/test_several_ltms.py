@@ -209,3 +209,26 @@ def test_the_environment_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIEWTIDE_LTMS", "many")
     with pytest.raises(vt.InterfaceError, match="VIEWTIDE_LTMS must be a whole number"):
         vt.connect("memory:")
+
+
+def test_a_look_up_of_nothing_is_answered() -> None:
+    """A view that others build on is looked at although none of its rows changed."""
+    with vt.connect("memory:", ltms=LTMS) as db:
+        db.create_table("t", {"id": int, "ref": int}, key="id")
+        db.create_table("u", {"id": int}, key="id")
+        db.create_view(
+            "v",
+            "WITH w AS (SELECT a.z AS x, MIN(a.z) AS lowest FROM (VALUES (2)) AS a(z)"
+            " WHERE a.z IN (SELECT u.id FROM u) GROUP BY a.z) SELECT t.id, w.lowest FROM t JOIN w ON t.ref = w.x",
+        )
+        with db.transaction() as tx:
+            tx.insert("t", [{"id": 1, "ref": 2}, {"id": 2, "ref": 3}])
+            tx.insert("u", [{"id": 0}, {"id": 2}])
+        assert [row["id"] for row in db.view("v").rows()] == [1]
+        with db.transaction() as tx:
+            tx.delete("t", 1)
+            tx.delete("u", 0)
+            tx.insert("u", {"id": 3})
+            tx.insert("t", {"id": 4, "ref": 2})
+        assert [row["id"] for row in db.view("v").rows()] == [4]
+        assert db.view("v").verify().ok
