@@ -249,6 +249,10 @@ class Participant:
         )
         self._heard_commit(part.decided or 0, part.at, part.writes, part.refreshes)
 
+    def shows_up_to(self, message: object) -> int:
+        """The answer to a message tells what was committed up to this timestamp, 0: it does not."""
+        return message.at if isinstance(message, Read) else 0
+
     def _heard_commit(
         self, commit_ts: int, at: int, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]
     ) -> None:
@@ -917,6 +921,9 @@ class Participant:
 
     def refused_for_good(self) -> Iterable[Attempt]:
         return self._refused.items()
+
+    def has_refused(self, attempt: Attempt) -> bool:
+        return attempt[1] <= self._refused.get(attempt[0], 0)
 
     def note_refusal(self, attempt: Attempt) -> None:
         self._note_refusal(attempt, 0)
