@@ -406,6 +406,7 @@ class Database:
             log_oldest,
             engine.ltm.last_lsn,
             log_bytes,
+            engine.ltm_names,
             tuple(self._node.refresher.managers.status()),
         )
 

@@ -80,7 +80,8 @@ class DatabaseStatus:
     """`commits` and `flushes` since the database was opened: their ratio is the size of a group commit.
 
     `log_oldest` is the oldest position of the commit log that is kept, for recovery, for deferred views or as history,
-    `log_newest` the last one, `log_bytes` about what lies between them.
+    `log_newest` the last one, `log_bytes` about what lies between them. `ltms` are the names of the local transaction
+    managers.
     """
 
     name: str
@@ -93,6 +94,7 @@ class DatabaseStatus:
     log_oldest: int
     log_newest: int
     log_bytes: int
+    ltms: tuple[str, ...]
     view_managers: tuple[ViewManagerStatus, ...]
 
 

@@ -185,6 +185,7 @@ class Engine:
         #: Held by whoever mends views: see `coordinator/verify.py`.
         self.repairing = threading.Lock()
         self._background = threading.Thread(target=self._run_background, name="viewtide-background", daemon=True)
+        self.ltm_names: tuple[str, ...] = ("ltm-1",)
         self.checkpoints_count = 0
         self.commits_count = 0
         self.flushes_count = 0

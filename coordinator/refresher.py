@@ -43,8 +43,6 @@ LOOK_MS = 1_000.0
 #: A slot that so many view managers died over is a failure.
 WORKERS_MAX = 100
 
-LTM_NAME = "ltm-1"
-
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
@@ -92,7 +90,7 @@ class Refresher:
         self._ltm = engine.ltm
         #: Tests let the process die at named points of a step.
         self.on_point: Callable[[str], None] | None = None
-        self.managers = ViewManagers(view_managers, LTM_NAME)
+        self.managers = ViewManagers(view_managers, *engine.ltm_names)
         self.managers.await_marker = self._await_marker
         self._subsystem = Subsystem()
         self._scheduler = Scheduler()

@@ -39,8 +39,10 @@ def _no_step() -> None:
 class ViewManagers:
     """The pool. Its own lock guards it: commands come from any thread, work from the refresher's."""
 
-    def __init__(self, count: int, ltm: str) -> None:
+    def __init__(self, count: int, ltm: str, *others: str) -> None:
+        """`ltm` and `others` are the LTMs of this process."""
         self._ltm = ltm
+        self._ltms = (ltm, *others)
         self._lock = threading.Lock()
         self._commanding = threading.Lock()
         self._numbers = itertools.count(1)
@@ -104,8 +106,10 @@ class ViewManagers:
         """Let an LTM's subsystem feed a view manager."""
         with self._command():
             wanted = self._ltm if ltm is None else ltm
-            if wanted != self._ltm:
-                raise ProgrammingError(f"there is no LTM {wanted!r}", hint=f"there is {self._ltm!r}")
+            if wanted not in self._ltms:
+                raise ProgrammingError(
+                    f"there is no LTM {wanted!r}", hint=f"there is {', '.join(map(repr, self._ltms))}"
+                )
             self._member(id).ltm = wanted
 
     def withdraw(self, id: int) -> None:

@@ -1,8 +1,8 @@
 """Short stories of the commit protocol, told by the machines themselves: two LTMs, two coordinators, an oracle, and
 faults at chosen moments. Nothing is drawn by chance.
 
-Each story is kept as a file in `golden/`, message by message, and drawn in docs/protocol.md. When the protocol was meant
-to change, `python -m tests.sim.stories` writes them again.
+Each story is kept as a file in `golden/`, message by message, and drawn in docs/protocol.md. When the protocol was
+meant to change, `python -m tests.sim.stories` writes them again.
 """
 
 from __future__ import annotations
