@@ -2,8 +2,8 @@
 
 One coordinator and two LTMs in one thread: events on the first, products and the join-aggregate view on the second, so
 that every transaction has two participants and takes two phases. Messages go from machine to machine in rounds, as a
-server drains what has arrived; logs are durable as soon as a round is over. Processor time counts, of one core. In the end the view must be what the events
-make it.
+server drains what has arrived; logs are durable as soon as a round is over. Processor time counts, of one core. In the
+end the view must be what the events make it.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ class Bus:
             return refresh(row, Contribution(*item[1:]))
 
         self.oracle = TimestampOracle()
-        self.participants = {
-            name: Participant(PlainHost(name), name, ORACLE, refresh_row) for name in (FIRST, SECOND)
-        }
+        self.participants = {name: Participant(PlainHost(name), name, ORACLE, refresh_row) for name in (FIRST, SECOND)}
         self.coordinator = Coordinator(PlainHost(COORDINATOR), ORACLE, tables, ranges)
         self.machines: dict[str, Any] = {**self.participants, COORDINATOR: self.coordinator}
         self.lsns = dict.fromkeys(self.participants, 0)
@@ -232,7 +230,8 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         rows.append(measure(k, options.runs, transactions // QUICK_SHARE if options.quick else transactions))
     print(f"{'k':>3} {'tx/s':>8} {'wanted':>8} {'messages/tx':>12} {'records/tx':>11}")
     for row in rows:
-        print(f"{row.k:>3} {row.tx_per_s:>8.0f} {row.target:>8} {row.messages_per_tx:>12.1f} {row.records_per_tx:>11.1f}")
+        per_tx = f"{row.messages_per_tx:>12.1f} {row.records_per_tx:>11.1f}"
+        print(f"{row.k:>3} {row.tx_per_s:>8.0f} {row.target:>8} {per_tx}")
         for what, share in row.shares.items():
             print(f"      {share:6.1%} {what}")
     ratios = {f"machines_k{row.k}_vs_target": round(row.tx_per_s / row.target, 3) for row in rows if row.target}

@@ -146,8 +146,7 @@ class Stepping:
         transactions = cast("list[list[Write]]", (yield Changes(source.table.id)))
         if all(old is None for writes in transactions for _, old, _ in writes):
             # Nothing but inserts: no row comes twice, so there is nothing to net.
-            inserted = [_wide(writes, source) for writes in transactions]
-            yield from self._divide(name, [write for writes in inserted for write in writes])
+            yield from self._insert(name, [_wide(writes, source) for writes in transactions])
             return
         changes: Net = {}
         counted = 0
@@ -170,6 +169,23 @@ class Stepping:
                 for item in contributions:
                     keys[view.plan.keys.encode_short(item.key_values[:key_count])] = None
         return list(keys)
+
+    def _insert(self, name: str, transactions: Sequence[Sequence[Write]]) -> _Stepping:
+        """As `_divide`, of rows that are new."""
+        slots = self._ring.members
+        if len(slots) > 1:
+            yield from self._divide(name, [write for writes in transactions for write in writes])
+            return
+        share: list[Change] = []
+        paused = 0
+        for writes in transactions:
+            share += [(new, 1) for _, _, new in writes if new is not None]
+            if len(share) - paused > NET_ROWS:
+                paused = len(share)
+                yield Pause()
+        if share:
+            self._shares[name] = {slots[0]: share}
+            self.changed_rows += len(share)
 
     def _divide(self, name: str, writes: Sequence[Write]) -> _Stepping:
         """The net change of a source, as the change tables of the slots."""
@@ -248,8 +264,9 @@ class Stepping:
 
 def _wide(writes: Sequence[Write], source: TableRows) -> Sequence[Write]:
     """The writes of one transaction with all columns: its rows may be from before one was added."""
-    first = (row for row in writes[0][1:] if isinstance(row, tuple)) if writes else iter(())
-    if all(len(row) == len(source.table.columns) for row in first):
+    width = len(source.table.columns)
+    _, before, after = writes[0] if writes else (b"", None, None)
+    if (before is None or len(before) == width) and (after is None or len(after) == width):
         return writes
     pad = source.codec.pad
     return [(key, None if old is None else pad(old), None if new is None else pad(new)) for key, old, new in writes]

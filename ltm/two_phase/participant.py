@@ -63,7 +63,7 @@ SETTLED_MS_MAX = 5_000
 #: The same for a floor.
 FLOOR_MS_MAX = 200
 #: Marks, answers and refusals are looked through so often.
-CLEAN_MS = 1_000
+CLEAN_MS = 5_000
 #: How long a decision is known by its tx_id.
 TX_MEMORY_MS = 3_600_000
 #: How long a version stays for readers after it was superseded.
@@ -73,6 +73,8 @@ PARTS_MAX = 10_000
 READERS_MAX = 10_000
 
 #: The refresh operator of the view that a refresh is for.
+#: Milliseconds begin at this bit of a timestamp.
+MS_SHIFT = 20
 RefreshRow = Callable[[Refresh, Row | None], Row | None]
 
 CHANGED = "another transaction changed what this one read"
@@ -186,6 +188,9 @@ class Participant:
         self._readers: dict[int, _Reader] = {}
         self._reader_number = 0
         self._part_number = 0
+        self.history_ms, self.clean_ms = HISTORY_MS, CLEAN_MS
+        #: The highest timestamp that anybody came with.
+        self._newest_ts = 0
         self._lsn = 0
         self._durable_lsn = 0
         #: The last one-phase commit: what shows it must not leave before it is durable.
@@ -208,7 +213,7 @@ class Participant:
         # Nobody can be asked to vote for what was only held: it is gone.
         self.host.probe(RECOVERED)
         self._ask_for_floor()
-        self._timers.append((now_ms + CLEAN_MS, "clean"))
+        self._timers.append((now_ms + self.clean_ms, "clean"))
         for attempt, part in self.parts.items():
             if part.decided is None:
                 self._timers.append((now_ms, ("decision", attempt)))
@@ -355,6 +360,7 @@ class Participant:
     def _enter(self, attempt: Attempt, part: _Part, members: tuple[TxId, ...]) -> None:
         self.parts[attempt] = part
         part.tx_ids = (attempt[0], *members)
+        self._newest_ts = max(self._newest_ts, attempt[1])
         for tx_id in part.tx_ids:
             self._latest[tx_id] = attempt
 
@@ -375,6 +381,7 @@ class Participant:
             return
         self.epoch = max(self.epoch, message.epoch)
         self.marks.raise_floor(message.first)
+        self._newest_ts = max(self._newest_ts, message.first)
         self._open = True
         parked, self._parked = self._parked, []
         for each_sender, each in parked:
@@ -832,6 +839,7 @@ class Participant:
 
     def _read(self, sender: str, read: Read) -> None:
         at = read.at
+        self._newest_ts = max(self._newest_ts, at)
         if at < self.cells.horizon:
             self._send.append((sender, NotServed(read.number, self.epoch, TOO_OLD)))
             return
@@ -935,8 +943,30 @@ class Participant:
     # -- house-keeping
 
     def _clean(self) -> None:
-        """Forget what nobody can ask for any more."""
-        self._timers.append((self._now_ms + CLEAN_MS, "clean"))
+        """Forget what nobody can ask for any more. The newest timestamp that was seen is the clock."""
+        self._timers.append((self._now_ms + self.clean_ms, "clean"))
+        self._forget_versions(min(self._newest_ts - (self.history_ms << MS_SHIFT), self._needed_ts()))
+        self._forget_transactions(self._newest_ts - (TX_MEMORY_MS << MS_SHIFT))
+
+    def _needed_ts(self) -> int:
+        """Somebody will read at it, or above."""
+        return self._newest_ts
+
+    def _forget_versions(self, horizon: int) -> None:
+        """With versions, rows that are gone are forgotten: the floor keeps those below from coming back (rule H3)."""
+        if horizon > self.cells.horizon:
+            self.cells.horizon = horizon
+            self.marks.forget_below(horizon)
+            self.cells.prune()
+
+    def _forget_transactions(self, before: int) -> None:
+        """They are never executed again: a tx_id says when it was made (rule V6)."""
+        if before > self.forgotten_ts:
+            self.forgotten_ts = before
+            kept = {tx_id for part in self.parts.values() for tx_id in part.tx_ids}
+            for known in (self.committed, self._refused, self._refused_lsn):
+                for tx_id in [tx_id for tx_id in known if tx_id[1] <= before and tx_id not in kept]:
+                    del known[tx_id]
 
 
 def _lowest_above(highest: int, start: int) -> int:

@@ -9,42 +9,12 @@ Answers are not lost but for partitions: ask again after a while.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from viewtide.ltm.cluster.log_messages import LogRecords, NoLog, ReadLog, Seal
 
 from .disk import Disk
 from .network import HEALTHY, delay_us
 from .node import Node
 from .world import World
-
-
-class Seal(NamedTuple):
-    """Close a log for good. Done again, it answers the same."""
-
-    request: int
-    log: str
-
-
-class ReadLog(NamedTuple):
-    """What is durable in it from an lsn on; not sealed, it may grow."""
-
-    request: int
-    log: str
-    from_lsn: int = 1
-
-
-class LogRecords(NamedTuple):
-    """The answer to both. `first_lsn` is that of the first record here, or of the next one if there is none."""
-
-    request: int
-    log: str
-    first_lsn: int
-    records: tuple[object, ...]
-    sealed: bool
-
-
-class NoLog(NamedTuple):
-    request: int
-    log: str
 
 
 class Logs:

@@ -31,13 +31,15 @@ class Node:
         random: Random,
         on_probe: Callable[[Node, str], None],
         on_note: Callable[[Node, str, tuple[object, ...]], None],
+        log_per_life: bool = False,
     ) -> None:
         self.name = name
         self.factory = factory
         self.random = random
-        #: All its logs, the last one is in use: all others are sealed.
+        #: All its logs, the last one is in use: all others are sealed, or will be.
         self.disks: list[Disk] = []
         self._disk_random = disk_random
+        self._log_per_life = log_per_life
         self.clock = Clock()
         self.state = State.DOWN
         self.incarnation = 0
@@ -60,8 +62,8 @@ class Node:
         return self.disks[-1]
 
     def open_disk(self) -> Disk | None:
-        """At boot: the log as it is, or a new one if it was sealed."""
-        if self.disk is not None and self.disk.sealed:
+        """At boot: the log as it is, or a new one if it was sealed or every life has its own."""
+        if self.disk is not None and (self.disk.sealed or (self._log_per_life and self.incarnation > 1)):
             before, self.disk = self.disk, self._new_disk()
             assert self.disk is not None
             self.disk.slow, self.disk.failing = before.slow, before.failing

@@ -9,33 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from viewtide.ltm.machine import NOTHING, Outputs, WhenDurable
 
-class WhenDurable(NamedTuple):
-    """A message that leaves as soon as every record up to `lsn` is durable, or at once if it is already."""
-
-    lsn: int
-    destination: str
-    message: object
-
-
-class Outputs(NamedTuple):
-    """In this order: `persist` goes to the disk's buffer, then `timers` are set, then `send` leaves.
-
-    `persist` are records; their lsns count on from 1, over all restarts. `send` are (destination, message), which leave
-    at once, or `WhenDurable`. With `after`, every plain one of them waits until that lsn is durable. `timers` are
-    (at_ms by the process's own clock, token). Records below the lsn `trim` are not needed any more.
-    """
-
-    persist: tuple[object, ...] = ()
-    send: tuple[tuple[str, object] | WhenDurable, ...] = ()
-    timers: tuple[tuple[int, object], ...] = ()
-    after: int = 0
-    trim: int = 0
-
-
-NOTHING = Outputs()
+__all__ = ["NOTHING", "Crash", "HearsOfDisk", "Host", "Outputs", "Process", "Recovered", "Stop", "WhenDurable"]
 
 
 class Recovered(tuple[object, ...]):

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from . import toy
+from . import cluster, commit, toy, views, views_cluster
 from .scenario import Scenario
 
-SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (toy.SCENARIO, toy.SCENARIO_BACK_AT_EXPIRY)}
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        toy.SCENARIO,
+        toy.SCENARIO_BACK_AT_EXPIRY,
+        *commit.SCENARIOS,
+        *cluster.SCENARIOS,
+        *views.SCENARIOS,
+        *views_cluster.SCENARIOS,
+    )
+}
 DEFAULT = next(iter(SCENARIOS))

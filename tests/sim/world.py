@@ -76,10 +76,10 @@ class World:
 
     # What a scenario builds it from.
 
-    def add(self, name: str, factory: Factory, *, disk: bool = True) -> Node:
-        """A process; it boots with `start`."""
+    def add(self, name: str, factory: Factory, *, disk: bool = True, log_per_life: bool = False) -> Node:
+        """A process; it boots with `start`. `log_per_life`: it never goes on with the log of its former life."""
         random = self.streams[f"disk {name}"] if disk else None
-        node = Node(name, factory, random, self.streams[f"process {name}"], self._probe, self._note)
+        node = Node(name, factory, random, self.streams[f"process {name}"], self._probe, self._note, log_per_life)
         self.nodes[name] = node
         return node
 

@@ -1,0 +1,1 @@
+"""The cluster: the elected leader, and coordinators that follow the range map."""

@@ -1,0 +1,88 @@
+"""Asks coordinators, one after another, until it is answered: what view managers and the scheduler do as clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...ltm.machine import Host
+from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+
+#: Longer than a transaction takes when all goes well.
+ANSWER_MS_MAX = 400
+#: A read that was refused is begun again after this long.
+AGAIN_MS = 30
+
+Then = Callable[[RowsAt | Outcome], None]
+#: The first word of its timers.
+ASKER = "ask"
+
+
+class Asker:
+    """`send` and `timers` are taken by the machine that it belongs to."""
+
+    def __init__(self, host: Host, coordinators: Sequence[str]) -> None:
+        self._host = host
+        self._coordinators = tuple(coordinators)
+        self._number = 0
+        self._turn = 0
+        #: By read number or tx_id: the question, and what to do with the answer.
+        self._open: dict[object, tuple[ReadAt | Submit, Then]] = {}
+        self.send: list[tuple[str, object]] = []
+        self.timers: list[tuple[int, object]] = []
+
+    def begin(self, incarnation: int) -> None:
+        """Numbers of an earlier life must not be taken for those of this one."""
+        self._number = incarnation << 32
+
+    def ask(self, question: ReadAt | Submit, now_ms: int, then: Then, noted: bool = False) -> object:
+        """Returns what to call it by. `noted`: whoever checks the machine wants to know of the read."""
+        name: object
+        if isinstance(question, ReadAt):
+            self._number += 1
+            question = question._replace(number=self._number)
+            name = self._number
+            if noted:
+                self._host.note("reads", self._number)
+
+                def then_noted(answer: RowsAt | Outcome) -> None:
+                    self._host.note("read", question, answer)
+                    then(answer)
+
+                self._open[name] = (question, then_noted)
+            else:
+                self._open[name] = (question, then)
+        else:
+            name = question.tx_id
+            self._host.note("submit", question)
+            self._open[name] = (question, then)
+        self._ask(name, question, now_ms)
+        return name
+
+    def forget(self, name: object) -> None:
+        """Nobody wants the answer any more."""
+        self._open.pop(name, None)
+
+    def _ask(self, name: object, question: ReadAt | Submit, now_ms: int) -> None:
+        self._turn += 1
+        self.send.append((self._coordinators[self._turn % len(self._coordinators)], question))
+        self.timers.append((now_ms + ANSWER_MS_MAX, (ASKER, name)))
+
+    def receive(self, message: RowsAt | Outcome, now_ms: int) -> None:
+        if isinstance(message, Outcome):
+            self._host.note("outcome", message)
+            name: object = message.tx_id
+        else:
+            name = message.number
+        if name not in self._open:
+            return
+        if isinstance(message, RowsAt) and message.error:
+            self.timers.append((now_ms + AGAIN_MS, (ASKER, name)))
+            return
+        _, then = self._open.pop(name)
+        then(message)
+
+    def timer(self, name: object, now_ms: int) -> None:
+        known = self._open.get(name)
+        if known is not None:
+            question = known[0]
+            self._ask(name, question._replace(again=True) if isinstance(question, Submit) else question, now_ms)

@@ -1,0 +1,132 @@
+"""What the view maintenance system of a cluster says to each other. Everybody asks again until he is answered.
+
+    scheduler         LTMs                       view managers
+      | Close           |                            |
+      |---------------> | a mark at W1; when all     |
+      | <---------------| Closed    before is decided|
+      | Work            |                            |
+      |--------------------------------------------> | Collect
+      |                 | <--------------------------|
+      |                 | Changed, Changed, Marker   |
+      |                 |--------------------------> | propagates; commits its slot (Submit)
+      | <--------------------------------------------| SlotDone
+      | Passed          |                            |
+      |---------------> | forgets                    |
+
+Opening a step and publishing it are transactions (`step_rows`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from ...changetables.types import Row
+from ...ltm.cluster.messages import ForLog
+from .step_rows import Step
+
+#: What became of one key of a source: (source id, key, old row, new row). Of a view, whose rows are computed, only the
+#: key is known: both rows are None.
+Item: TypeAlias = tuple[int, bytes, Row | None, Row | None]
+#: Every log that was ever voted in, and the process that answers for it.
+Logs: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Close(NamedTuple):
+    """Nobody commits at or below the step's W1 any more. `epoch` is that of the range map."""
+
+    step: Step
+    epoch: int
+
+
+class Closed(NamedTuple):
+    """All that was committed up to W1 is known to this LTM; so many changed rows concern the step."""
+
+    step: Step
+    log: str
+    epoch: int
+    rows: int
+
+
+class Collect(NamedTuple):
+    """The share of a slot, from the message with the number `first` on."""
+
+    step: Step
+    level: int
+    slot: int
+    first: int
+
+
+class Changed(NamedTuple):
+    step: Step
+    level: int
+    slot: int
+    log: str
+    number: int
+    items: tuple[Item, ...]
+
+
+class Marker(NamedTuple):
+    """The share is in so many messages, whose numbers begin with 0."""
+
+    step: Step
+    level: int
+    slot: int
+    log: str
+    messages: int
+
+
+class Work(NamedTuple):
+    """Refresh this slot. `number` tells assignments of it apart."""
+
+    step: Step
+    level: int
+    slot: int
+    number: int
+    logs: Logs
+
+
+class Working(NamedTuple):
+    step: Step
+    level: int
+    slot: int
+    manager: int
+
+
+class SlotDone(NamedTuple):
+    """The slot's row is there, whoever wrote it."""
+
+    step: Step
+    level: int
+    slot: int
+    manager: int
+
+
+#: Why a slot is refused that is not of the open step.
+NOT_OPEN = "the step is not open"
+
+
+class SlotRefused(NamedTuple):
+    """The step is not open, or the slot's transaction was refused."""
+
+    step: Step
+    level: int
+    slot: int
+    manager: int
+    reason: str
+
+
+class Hello(NamedTuple):
+    """A view manager is there, again and again."""
+
+    manager: int
+
+
+class Passed(NamedTuple):
+    """Published watermarks, by group: what was committed up to them is not needed for it any more."""
+
+    watermarks: tuple[tuple[int, int], ...]
+
+
+def addressed(log: str, process: str, message: object) -> tuple[str, object]:
+    """A message for whoever answers for a log. A process that is named like its log has no others."""
+    return (process, message) if log == process else (process, ForLog(log, "", message))

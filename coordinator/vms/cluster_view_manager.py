@@ -1,0 +1,386 @@
+"""A view manager in a cluster: refreshes slots of steps. It keeps nothing that cannot be made again. No I/O, no clock.
+
+A slot: read the step's row (it must be the open step, rule D1), collect the slot's share from all LTMs up to their
+markers, propagate with look-ups as of W0 and W1, and commit its part of □V in one transaction: refreshes at version W1,
+and the slot's row, which must not be there. The step's row is among what the transaction has read: when the step is not
+open any more, it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import TypeAlias
+
+from ...changetables.change_table import Change
+from ...changetables.types import Row
+from ...ltm.cluster.messages import NotHere
+from ...ltm.driver import same_row
+from ...ltm.machine import Host, Outputs, WhenDurable
+from ...ltm.outputs import Write
+from ...ltm.tables import TableRows, Tables
+from ...ltm.two_phase.messages import COMMITTED, Refresh, TxId
+from ..two_phase.messages import Intents, Outcome, ReadAt, RowsAt, Submit
+from .cluster_client import ASKER, Asker
+from .cluster_messages import (
+    NOT_OPEN,
+    Changed,
+    Collect,
+    Hello,
+    Item,
+    Logs,
+    Marker,
+    SlotDone,
+    SlotRefused,
+    Work,
+    Working,
+    addressed,
+)
+from .cluster_subsystem import sources_of
+from .groups import Group, groups_of
+from .look_ups_between import answer_between, shown_between
+from .managers import PIECE_ROWS
+from .step_rows import STEPS, Step, refreshed, slot_key, step_key, step_of
+from .view_manager import ViewManager
+
+#: How often it says that it is there.
+HELLO_MS = 100
+#: LTMs that have not answered are asked again after this long.
+COLLECT_MS = 80
+#: Slots that are remembered, for schedulers that ask twice.
+DONE_MAX = 1_000
+#: The numbers of its transactions have this bit, its id, its life and a number below.
+_TX_BIT = 1 << 62
+
+WORKING = "view manager: work begun"
+GATHERED = "view manager: all markers are in"
+SUBMITTING = "view manager: about to commit a slot"
+COMMITTED_SLOT = "view manager: slot committed, not told"
+PROBES = (WORKING, GATHERED, SUBMITTING, COMMITTED_SLOT)
+
+SlotName: TypeAlias = tuple[Step, int, int]
+
+
+class Gather:
+    """A slot's share from all logs: complete when every log's marker is here, and all messages before it."""
+
+    def __init__(self, logs: Logs) -> None:
+        self.logs = dict(logs)
+        self._messages: dict[str, dict[int, tuple[Item, ...]]] = {log: {} for log in self.logs}
+        self._counts: dict[str, int] = {}
+
+    def changed(self, message: Changed) -> None:
+        if message.log in self._messages:
+            self._messages[message.log][message.number] = message.items
+
+    def marker(self, message: Marker) -> None:
+        if message.log in self._messages:
+            self._counts[message.log] = message.messages
+
+    def first_missing(self, log: str) -> int | None:
+        """The number of the first message that is not here; None: none is missing."""
+        messages = self._messages[log]
+        count = self._counts.get(log)
+        number = 0
+        while number in messages:
+            number += 1
+        return None if count is not None and number >= count else number
+
+    @property
+    def complete(self) -> bool:
+        return all(self.first_missing(log) is None for log in self.logs)
+
+    def items(self) -> Iterable[Item]:
+        for log in sorted(self._messages):
+            for number in sorted(self._messages[log]):
+                yield from self._messages[log][number]
+
+
+Asked: TypeAlias = ReadAt | Submit | Gather
+Answered: TypeAlias = RowsAt | Outcome | None
+#: Returns why the slot was refused, "" if it is done.
+_Slot: TypeAlias = Generator[Asked, Answered, str]
+
+
+class _Job:
+    def __init__(self, scheduler: str, work: Work) -> None:
+        self.scheduler = scheduler
+        self.work = work
+        self.running: _Slot | None = None
+        self.gather: Gather | None = None
+        self.asked: object = None
+
+
+class ClusterViewManager:
+    def __init__(
+        self, host: Host, id: int, tables: Tables, coordinators: Sequence[str], schedulers: Sequence[str]
+    ) -> None:
+        self.host = host
+        self.id = id
+        self.tables = tables
+        self._groups: dict[int, Group] = {group.key: group for group in groups_of(tables)}
+        self._schedulers = tuple(schedulers)
+        self._asker = Asker(host, coordinators)
+        self._worker = ViewManager(id, None, PIECE_ROWS)
+        self.jobs: dict[SlotName, _Job] = {}
+        self._done: dict[SlotName, None] = {}
+        self._tx_number = 0
+        self._now_ms = 0
+        self._send: list[tuple[str, object] | WhenDurable] = []
+        self._timers: list[tuple[int, object]] = []
+
+    # -- the machine
+
+    def start(self, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
+        self._now_ms = now_ms
+        self._asker.begin(incarnation)
+        self._tx_number = _TX_BIT | self.id << 40 | incarnation << 20
+        self._hello()
+        return self._out()
+
+    def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        match message:
+            case Work():
+                self._work(sender, message)
+            case Changed() | Marker():
+                self._share(message)
+            case RowsAt() | Outcome():
+                self._asker.receive(message, now_ms)
+            case NotHere():
+                pass  # the scheduler's next word names another process
+            case _:
+                raise TypeError(f"unexpected message {message!r} from {sender}")
+        return self._out()
+
+    def persisted(self, lsn: int, now_ms: int) -> Outputs:
+        raise AssertionError("a view manager has no log")
+
+    def timer(self, token: object, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        if token == "hello":
+            self._hello()
+        else:
+            assert isinstance(token, tuple)
+            what, name = token
+            if what == ASKER:
+                self._asker.timer(name, now_ms)
+            else:
+                self._collect(name)
+        return self._out()
+
+    def _out(self) -> Outputs:
+        out = Outputs((), (*self._send, *self._asker.send), (*self._timers, *self._asker.timers))
+        self._send, self._timers = [], []
+        self._asker.send, self._asker.timers = [], []
+        return out
+
+    def _hello(self) -> None:
+        for name in self._schedulers:
+            self._send.append((name, Hello(self.id)))
+        self._timers.append((self._now_ms + HELLO_MS, "hello"))
+
+    # -- slots
+
+    def _work(self, sender: str, work: Work) -> None:
+        name = (work.step, work.level, work.slot)
+        if name in self._done:
+            self._send.append((sender, SlotDone(*name, self.id)))
+            return
+        job = self.jobs.get(name)
+        if job is None:
+            self._forget_others(work.step)
+            job = self.jobs[name] = _Job(sender, work)
+            self.host.probe(WORKING)
+            job.running = self._slot(work)
+            self._go_on(name, job, None)
+        elif work.number >= job.work.number or sender != job.scheduler:
+            job.scheduler = sender
+            if job.gather is not None and work.logs != job.work.logs:
+                # Somebody else answers for a log now.
+                job.gather.logs.update({log: process for log, process in work.logs if log in job.gather.logs})
+            job.work = work
+        if name in self.jobs:
+            self._send.append((sender, Working(*name, self.id)))
+
+    def _forget_others(self, step: Step) -> None:
+        """Of steps of the group that are older: they are over, or this one would not be open."""
+        for name, job in list(self.jobs.items()):
+            if name[0].group == step.group and name[0].w1 < step.w1:
+                self._asker.forget(job.asked)
+                del self.jobs[name]
+
+    def _go_on(self, name: SlotName, job: _Job, answer: Answered) -> None:
+        assert job.running is not None
+        job.gather = None
+        try:
+            asked = job.running.send(answer)
+        except StopIteration as finished:
+            self._end(name, job, finished.value)
+            return
+        if isinstance(asked, Gather):
+            job.asked = asked
+            job.gather = asked
+            self._collect(name)
+        else:
+            noted = isinstance(asked, ReadAt) and not asked.at
+            job.asked = self._asker.ask(asked, self._now_ms, lambda found: self._answered(name, job, found), noted)
+
+    def _answered(self, name: SlotName, job: _Job, found: RowsAt | Outcome) -> None:
+        if self.jobs.get(name) is job:
+            self._go_on(name, job, found)
+
+    def _end(self, name: SlotName, job: _Job, reason: str) -> None:
+        del self.jobs[name]
+        if reason:
+            self._send.append((job.scheduler, SlotRefused(*name, self.id, reason)))
+            return
+        self._done[name] = None
+        if len(self._done) > DONE_MAX:
+            del self._done[next(iter(self._done))]
+        self._send.append((job.scheduler, SlotDone(*name, self.id)))
+
+    # -- collecting
+
+    def _collect(self, name: SlotName) -> None:
+        job = self.jobs.get(name)
+        if job is None or job.gather is None:
+            return
+        for log in job.gather.logs:
+            self._collect_from(name, job.gather, log)
+        self._timers.append((self._now_ms + COLLECT_MS, ("collect", name)))
+
+    def _collect_from(self, name: SlotName, gather: Gather, log: str) -> None:
+        first = gather.first_missing(log)
+        if first is not None:
+            self._send.append(addressed(log, gather.logs[log], Collect(*name, first)))
+
+    def _share(self, message: Changed | Marker) -> None:
+        name = (message.step, message.level, message.slot)
+        job = self.jobs.get(name)
+        if job is None or job.gather is None:
+            return
+        if isinstance(message, Changed):
+            job.gather.changed(message)
+        else:
+            job.gather.marker(message)
+        if job.gather.complete:
+            self.host.probe(GATHERED)
+            self._go_on(name, job, None)
+
+    # -- what a slot is
+
+    def _slot(self, work: Work) -> _Slot:
+        step, level, slot = work.step, work.level, work.slot
+        group = self._groups[step.group]
+        row_of_step, row_of_slot = step_key(step.group), slot_key(step.group, step.w1, level, slot)
+        read = yield ReadAt(0, 0, (row_of_step, row_of_slot))
+        assert isinstance(read, RowsAt)
+        if read.rows[1][1] is not None:
+            return ""
+        if not self._is_open(step, read.rows[0][1]):
+            return NOT_OPEN
+        gather = Gather(work.logs)
+        if not gather.complete:
+            yield gather
+        refreshes = yield from self._propagate(group, step, level, slot, list(gather.items()))
+        self.host.probe(SUBMITTING)
+        outcome = yield Submit(
+            self._next_tx_id(step),
+            False,
+            self._row(step, level, slot),
+            read.at,
+            self._seen(row_of_step),
+            (),
+            refreshes,
+            step.w1,
+        )
+        assert isinstance(outcome, Outcome)
+        if outcome.state == COMMITTED:
+            self.host.probe(COMMITTED_SLOT)
+            self.host.note("slot", step, level, slot, self.id)
+            return ""
+        # It may be there, written by another one: whoever is asked to do it again finds out.
+        return outcome.error[1] or outcome.state
+
+    def _is_open(self, step: Step, row: Row | None) -> bool:
+        return step_of(row) == step
+
+    def _row(self, step: Step, level: int, slot: int) -> Intents:
+        return ((STEPS, ((slot_key(step.group, step.w1, level, slot), refreshed(step, level, slot, self.id)),)),)
+
+    def _seen(self, row_of_step: bytes) -> tuple[bytes, ...]:
+        return (row_of_step,)
+
+    def _next_tx_id(self, step: Step) -> TxId:
+        self._tx_number += 1
+        return self._tx_number, step.w1
+
+    def _propagate(
+        self, group: Group, step: Step, level: int, slot: int, items: Sequence[Item]
+    ) -> Generator[ReadAt, Answered, tuple[Refresh, ...]]:
+        views = group.levels()[level]
+        sources = sources_of(views, self.tables)
+        share: dict[str, Sequence[Change]] = {}
+        for name, source in sources.items():
+            writes: list[Write]
+            if isinstance(source, TableRows):
+                pad = source.codec.pad
+                mine = net_of([item for item in items if item[0] == source.table.id])
+                writes = [
+                    (key, None if old is None else pad(old), None if new is None else pad(new))
+                    for key, old, new in mine
+                ]
+            else:
+                keys = sorted({key for source_id, key, _, _ in items if source_id == source.view.id})
+                writes = []
+                if keys:
+                    writes = yield from shown_between(self.tables, source, keys, step.w0, step.w1)
+            changes = _change_table(writes)
+            if changes:
+                share[name] = changes
+        working = self._worker.work(views, share, frozenset(sources), slot == 0, False)
+        answers: Sequence[Sequence[object]] | None = None
+        while True:
+            try:
+                wanted = next(working) if answers is None else working.send(answers)
+            except StopIteration as finished:
+                return tuple(
+                    (view_id, key, values, delta)
+                    for view_id, contributions in finished.value
+                    for key, values, delta in contributions
+                )
+            answers = []
+            if wanted:
+                answers = yield from answer_between(self.tables, wanted, step.w0, step.w1)
+
+
+def net_of(items: Iterable[Item]) -> list[Write]:
+    """The net change of each key. One that had several owners in the step comes in pieces from several logs, which form
+    a chain: what one of them left another one found. So all that was left and found goes, but the ends."""
+    pieces: dict[bytes, list[tuple[Row | None, Row | None]]] = {}
+    for _, key, old, new in items:
+        pieces.setdefault(key, []).append((old, new))
+    return [(key, *(some[0] if len(some) == 1 else _ends(some))) for key, some in pieces.items()]
+
+
+def _ends(pieces: Sequence[tuple[Row | None, Row | None]]) -> tuple[Row | None, Row | None]:
+    found = [old for old, _ in pieces if old is not None]
+    left: list[Row] = []
+    for _, new in pieces:
+        place = next((number for number, old in enumerate(found) if same_row(old, new)), None)
+        if place is not None:
+            del found[place]
+        elif new is not None:
+            left.append(new)
+    assert len(found) <= 1 and len(left) <= 1, "what one log left another one found"
+    return found[0] if found else None, left[0] if left else None
+
+
+def _change_table(writes: Iterable[Write]) -> list[Change]:
+    changes: list[Change] = []
+    for _, old, new in writes:
+        if old is not None:
+            changes.append((old, -1))
+        if new is not None:
+            changes.append((new, 1))
+    return changes

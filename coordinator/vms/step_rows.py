@@ -1,0 +1,133 @@
+"""What a cluster keeps of the steps of deferred views: rows of one table, written by ordinary transactions.
+
+    (group, STEP, 0, 0, 0)          the open step: W0, W1, and how many slots its changes are divided between (rule D1)
+    (group, SLOT, W1, level, slot)  this slot is refreshed: inserted by the transaction that does it
+    (group, WATERMARK, 0, 0, 0)     the published watermark
+    (0, WITHDRAWN, 0, 0, manager)   this view manager gets no slots of steps that are opened from now on
+
+The table is in no user's catalog. Its id is reserved, and its keys have an owner like any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, cast
+
+from ...changetables.rows import row_codec
+from ...changetables.schema import Column, Table
+from ...changetables.types import INT, Row
+from ...ltm.catalog import Catalog
+from ...ltm.two_phase.messages import KeyRange
+from ..transaction import ABSENT, ANY, PRESENT, Intent
+
+#: Ids of a catalog begin with 1.
+STEPS_ID = 0
+STEPS = "~steps"
+
+STEP, WATERMARK, SLOT, WITHDRAWN = 1, 2, 3, 4
+#: The watermark of a group that has made no step: nothing was committed up to it.
+BEGINNING = 1
+#: The longest step has so many slots.
+SLOTS_MAX = 256
+
+
+def _column(name: str) -> Column:
+    return Column(name, INT, nullable=False)
+
+
+TABLE = Table(
+    STEPS_ID,
+    STEPS,
+    tuple(_column(name) for name in ("group", "kind", "step", "level", "slot", "w0", "w1", "slots", "manager")),
+    (0, 1, 2, 3, 4),
+)
+_KEYS = row_codec(TABLE).keys
+
+
+def with_steps(catalog: Catalog) -> Catalog:
+    """A catalog as the machines of a cluster know it."""
+    return catalog.with_table(TABLE)
+
+
+class Step(NamedTuple):
+    """A step of a group. `slots` is 0 where only the step's name matters."""
+
+    group: int
+    w0: int
+    w1: int
+    slots: int = 0
+
+    @property
+    def name(self) -> tuple[int, int, int]:
+        return self.group, self.w0, self.w1
+
+
+def step_key(group: int) -> bytes:
+    return _KEYS.encode((group, STEP, 0, 0, 0))
+
+
+def watermark_key(group: int) -> bytes:
+    return _KEYS.encode((group, WATERMARK, 0, 0, 0))
+
+
+def slot_key(group: int, w1: int, level: int, slot: int) -> bytes:
+    return _KEYS.encode((group, SLOT, w1, level, slot))
+
+
+def withdrawn_key(manager: int) -> bytes:
+    return _KEYS.encode((0, WITHDRAWN, 0, 0, manager))
+
+
+def slots_range(group: int) -> KeyRange:
+    """The slots of the open step: there are no others."""
+    return _all(group, SLOT)
+
+
+def withdrawn_range() -> KeyRange:
+    return _all(0, WITHDRAWN)
+
+
+def _all(group: int, kind: int) -> KeyRange:
+    return _KEYS.encode((group, kind, 0, 0, 0)), _KEYS.encode((group, kind + 1, 0, 0, 0)), 0, False
+
+
+def opened(step: Step) -> Intent:
+    return ABSENT, (step.group, STEP, 0, 0, 0, step.w0, step.w1, step.slots, 0), None, True
+
+
+def refreshed(step: Step, level: int, slot: int, manager: int) -> Intent:
+    """Only once: whoever comes second finds it there."""
+    return ABSENT, (step.group, SLOT, step.w1, level, slot, step.w0, step.w1, step.slots, manager), None, True
+
+
+def published(step: Step) -> Intent:
+    return ANY, (step.group, WATERMARK, 0, 0, 0, step.w0, step.w1, 0, 0), None, True
+
+
+def withdrawn(manager: int) -> Intent:
+    return ANY, (0, WITHDRAWN, 0, 0, manager, 0, 0, 0, manager), None, True
+
+
+#: Where a row has to be there.
+ENDED: Intent = (PRESENT, None, None, True)
+
+
+def step_of(row: Row | None) -> Step | None:
+    """The open step that a row tells of."""
+    if row is None:
+        return None
+    group, _, _, _, _, w0, w1, slots, _ = cast("tuple[int, ...]", row)
+    return Step(group, w0, w1, slots)
+
+
+def watermark_of(row: Row | None) -> int:
+    return BEGINNING if row is None else cast(int, row[6])
+
+
+def slots_of(step: Step, rows: Iterable[Row]) -> set[tuple[int, int]]:
+    """(level, slot) of those that are refreshed."""
+    return {(cast(int, row[3]), cast(int, row[4])) for row in rows if row[2] == step.w1}
+
+
+def manager_of(row: Row) -> int:
+    return cast(int, row[4])

@@ -1,0 +1,127 @@
+"""What the processes of a cluster say to each other about who owns what. What is stored in ZooKeeper, and where.
+
+/leader             ephemeral; the name of the leader
+/map                the range map
+/bound              a timestamp: nothing at or above it was issued, and no lease goes beyond it
+/ltms/<life>        ephemeral, one per life of an LTM process; "/" in its name is written ":"
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...changetables.types import Row
+from ..two_phase.messages import TxId
+
+LEADER, MAP, BOUND, LTMS = "/leader", "/map", "/bound", "/ltms"
+#: ZooKeeper takes a process for gone when it has not heard of it for so long.
+SESSION_MS = 1_500
+#: An LTM reports to the leader so often.
+REPORT_MS = 100
+
+#: Why something is refused: the map has changed, or the leader.
+MOVED = "the keys have another owner"
+OLD_TERM = "the timestamp is of an earlier leader"
+
+
+def node_of(life: str) -> str:
+    return f"{LTMS}/{life.replace('/', ':')}"
+
+
+def life_of(child: str) -> str:
+    return child.replace(":", "/")
+
+
+class ForLog(NamedTuple):
+    """A message of the commit protocol for whoever answers for a log. `sender` is the log that it is from, "" if it is
+    from a coordinator."""
+
+    log: str
+    sender: str
+    message: object
+
+
+class NotHere(NamedTuple):
+    """This process does not answer for the log, or the log does not own the keys. `epoch` is that of its map."""
+
+    log: str
+    epoch: int
+
+
+class Report(NamedTuple):
+    """Of an LTM to the leader, again and again: its map has reached `epoch`, and these moves can be opened."""
+
+    life: str
+    epoch: int
+    ready: tuple[int, ...] = ()
+
+
+class Lease(NamedTuple):
+    """The LTM may answer reads at timestamps up to `until`. `term` is that of the leader."""
+
+    life: str
+    term: int
+    until: int
+
+
+class FetchMap(NamedTuple):
+    """Who has a map of an earlier epoch asks for another."""
+
+    epoch: int
+
+
+class NewMap(NamedTuple):
+    """A map as it stands in ZooKeeper. It may come late: an LTM adopts it only if its epoch is higher."""
+
+    data: bytes
+
+
+class FetchRange(NamedTuple):
+    """The target of a move asks the source for the keys."""
+
+    number: int
+    target: str
+
+
+class RangeRows(NamedTuple):
+    """All that the target of a move must know: nothing is held in the range any more, and all of this is durable.
+
+    `rows` are keys with all their versions, newest first. The memory of transactions goes along: the owner of the first
+    key that a transaction writes is asked what became of it. What was decided at or below `forgotten_ts` may be
+    missing, and versions that only readers below `horizon` see.
+    """
+
+    number: int
+    rows: tuple[tuple[bytes, tuple[tuple[int, Row | None], ...]], ...]
+    committed: tuple[tuple[TxId, int, int], ...]
+    refused: tuple[tuple[TxId, int], ...]
+    forgotten_ts: int
+    horizon: int
+
+
+class Split(NamedTuple):
+    """A command to the leader, as the next two. Answered by `Done`, when the map has changed."""
+
+    number: int
+    at: bytes
+
+
+class Merge(NamedTuple):
+    number: int
+    at: bytes
+
+
+class MoveRange(NamedTuple):
+    """The keys from `start` to `stop` (b"": no end) become the target's, as soon as nothing is held there."""
+
+    number: int
+    start: bytes
+    stop: bytes
+    target: str
+
+
+class Done(NamedTuple):
+    """`error` says why the command was refused."""
+
+    number: int
+    error: str = ""
