@@ -282,6 +282,9 @@ class SeveralEngine(Engine):
         """Run what is queued, all at the same time."""
         self._cells.changed.clear()
         self._applied.clear()
+        for participant in self.participants.values():
+            # All of the last batch is decided, and clients in this process do not ask twice.
+            participant.forget_decided()
         self._follow_catalog()
         running: dict[tuple[int, int], Pending] = {}
         while self._queue and len(batch) < count_max:

@@ -959,6 +959,11 @@ class Participant:
             self.marks.forget_below(horizon)
             self.cells.prune()
 
+    def forget_decided(self) -> None:
+        """For a driver that knows that nobody will ask for any transaction again."""
+        for known in (self.committed, self._refused, self._refused_lsn):
+            known.clear()
+
     def _forget_transactions(self, before: int) -> None:
         """They are never executed again: a tx_id says when it was made (rule V6)."""
         if before > self.forgotten_ts:

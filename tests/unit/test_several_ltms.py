@@ -232,3 +232,15 @@ def test_a_look_up_of_nothing_is_answered() -> None:
             tx.insert("t", {"id": 4, "ref": 2})
         assert [row["id"] for row in db.view("v").rows()] == [4]
         assert db.view("v").verify().ok
+
+
+def test_nothing_is_kept_of_transactions_that_are_over() -> None:
+    with vt.connect("memory:", ltms=LTMS) as db:
+        db.create_table("t", {"id": int, "x": int}, key="id")
+        for number in range(300):
+            with db.transaction() as tx:
+                tx.upsert("t", {"id": number % 10, "x": number})
+        engine = several(db)
+        for participant in engine.participants.values():
+            assert len(participant.committed) + len(participant.parts) + len(participant.holds) < 10
+        assert len(engine.coordinator.work) + len(engine.coordinator._settling) < 10
