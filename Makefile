@@ -29,7 +29,7 @@ POSTGRES_STAMP := $(VENV)/.stamp-postgres
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help demo install test check static lint types imports fast bench soak format clean FORCE
+.PHONY: help demo install test check static lint types imports fast bench soak simulate format clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -67,6 +67,13 @@ bench: $(DEV_STAMP) $(POSTGRES_STAMP) ## the benches, with PostgreSQL as the pee
 soak: $(DEV_STAMP) $(POSTGRES_STAMP) ## all tests with many more examples and crashes; takes long
 	VIEWTIDE_SOAK=1 $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 $(PYTEST_ARGS)
 	VIEWTIDE_LTMS=3 VIEWTIDE_TEST_PROFILE=full $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory simulate
+
+simulate: $(DEV_STAMP) ## thousands of seeds in the simulator; stopped, it goes on where it was
+	mkdir -p build/soak
+	$(BIN)/python -m tests.sim --scenario commit --seeds 6000 --first 100000 --jobs 2 --progress build/soak/commit.json
+	$(BIN)/python -m tests.sim --scenario cluster --seeds 3000 --first 100000 --jobs 2 --progress build/soak/cluster.json
+	$(BIN)/python -m tests.sim --scenario views --seeds 2000 --first 100000 --jobs 2 --progress build/soak/views.json
 
 format: $(DEV_STAMP) ## rewrite the sources: ruff format and the safe fixes
 	$(BIN)/ruff check --fix $(LINTED)

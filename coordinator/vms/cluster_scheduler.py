@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
+from ...changetables.errors import NotSupportedError
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import COMMITTED, TxId
@@ -155,6 +156,8 @@ class ClusterScheduler:
         self.tables = tables
         self._logs, self._epoch = logs, epoch
         self._groups: dict[int, Group] = {group.key: group for group in groups_of(tables)}
+        for group in self._groups.values():
+            _check_supported(group)
         self._levels = {key: len(group.levels()) for key, group in self._groups.items()}
         self._scheduler = Scheduler()
         self._asker = Asker(host, coordinators)
@@ -510,3 +513,13 @@ class ClusterScheduler:
             self._begin_again(step.group, self.runs[step.group])
         elif number in place.workers:
             self._take_slot(place, number)
+
+
+def _check_supported(group: Group) -> None:
+    """Slots write rows of views, and no entries of their indexes."""
+    for rows in group.views:
+        if rows.indexes:
+            raise NotSupportedError(
+                f"deferred view {rows.view.name!r} has an index, which is not kept over several LTMs",
+                hint="let views that read it group its rows, or refresh it synchronously",
+            )

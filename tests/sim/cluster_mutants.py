@@ -66,10 +66,6 @@ def _without_memory(participant: Participant, start: bytes, stop: bytes | None) 
     return _give_away(participant, start, stop)._replace(committed=(), refused=())
 
 
-def _drop_lease(self: Leader, life: str) -> None:
-    self._leases[life] = 0
-
-
 MUTANTS = (
     Mutant("no fencing: who lost its keys answers reads", _no_fencing, 60, STALE),
     Mutant(
@@ -85,12 +81,6 @@ MUTANTS = (
     Mutant("map adopted out of order", lambda: patch.object(Member, "_is_newer", _any_other), 60),
     Mutant("ownership not checked", _returns(Member, "_serves", True), 60),
     Mutant("a leader begins with its own clock", _returns(Leader, "_first_ts", 0), 60, ZOMBIES),
-    Mutant(
-        "floor below the lease of the owner before",
-        lambda: patch.object(Leader, "_pass_lease", _drop_lease),
-        60,
-        STALE,
-    ),
     Mutant("earlier logs are not replayed", lambda: patch.object(RangeMap, "host", _forgetful_host), 60),
     Mutant(
         "memory of transactions stays behind",

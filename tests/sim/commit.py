@@ -10,7 +10,7 @@ from viewtide.ltm.two_phase.participant import Participant
 from viewtide.ltm.two_phase.views import refresh_with
 
 from .commit_checkers import checkers
-from .commit_mutants import CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, MUTANTS, ONE_SLOW, STARVING, TOPPING
+from .commit_mutants import BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, MUTANTS, ONE_SLOW, STARVING, TOPPING
 from .faults import Mix, Planned, Surroundings
 from .liveness_checkers import Calm, Fair
 from .network import Conditions
@@ -87,6 +87,30 @@ def _busy_client(host: Host) -> Client:
     return Client(host, HOT_MS, {"crowd": 1}, think_ms_max=2)
 
 
+def _build_disks(world: World) -> Built:
+    """Much that one LTM commits alone, and that others read at once."""
+    built = build(world)
+    for name in CLIENTS:
+        world.nodes[name].factory = _hasty_client
+    return built
+
+
+def _hasty_client(host: Host) -> Client:
+    return Client(host, WORKING_MS, {"count": 4, "append": 2, "transfer": 1, "look": 2}, think_ms_max=6)
+
+
+def _build_banking(world: World) -> Built:
+    """Everybody changes what a view on a view is made of."""
+    built = build(world)
+    for name in CLIENTS:
+        world.nodes[name].factory = _banking_client
+    return built
+
+
+def _banking_client(host: Host) -> Client:
+    return Client(host, 2_500, {"transfer": 6, "look": 1}, think_ms_max=3)
+
+
 def _build_topping(world: World) -> Built:
     """Everybody looks at the same rows of a view and changes what they show, or changes it without looking."""
     built = build(world)
@@ -96,7 +120,7 @@ def _build_topping(world: World) -> Built:
 
 
 def _topping_client(host: Host) -> Client:
-    return Client(host, WORKING_MS, {"top_up": 3, "buy": 3, "look": 1}, think_ms_max=4)
+    return Client(host, 2_500, {"top_up": 3, "buy": 3, "look": 1}, think_ms_max=4)
 
 
 def _build_starving(world: World) -> Built:
@@ -289,7 +313,7 @@ SCENARIO_COPIES = Scenario(
 SCENARIO_DISKS = Scenario(
     name=DISKS,
     summary="disks are slow, and LTMs lose what is not durable",
-    build=build,
+    build=_build_disks,
     plan=plan_disks,
     safety_ms=SAFETY_MS,
     liveness_ms_max=LIVENESS_MS_MAX,
@@ -318,13 +342,22 @@ SCENARIO_TOPPING = Scenario(
     summary="everybody looks at the same view rows and changes what they show",
     build=_build_topping,
     plan=_no_faults,
-    safety_ms=SAFETY_MS,
+    safety_ms=2_000,
     liveness_ms_max=LIVENESS_MS_MAX,
-    traffic_min={"commits run as one with others": 20},
+)
+
+SCENARIO_BANKING = Scenario(
+    name=BANKING,
+    summary="everybody changes what a view on a view is made of",
+    build=_build_banking,
+    plan=_no_faults,
+    safety_ms=2_000,
+    liveness_ms_max=LIVENESS_MS_MAX,
 )
 
 #: Those for what a drawn plan rarely does.
 DIRECTED = (
+    SCENARIO_BANKING,
     SCENARIO_CALM,
     SCENARIO_HOT,
     SCENARIO_STARVING,

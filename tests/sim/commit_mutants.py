@@ -29,7 +29,8 @@ from .scenario import Mutant
 from .workload import tables
 
 #: Directed scenarios, for what a drawn plan rarely does.
-CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, ONE_SLOW, STARVING, TOPPING = (
+BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, ONE_SLOW, STARVING, TOPPING = (
+    "commit-banking",
     "commit-clocks",
     "commit-copies",
     "commit-disks",
@@ -317,7 +318,7 @@ MUTANTS = (
     ),
     _mutant("H5: holds without a vote stay", _patched(Participant, "_hold_ended", _nothing)),
     _mutant("H5: dropped holds are forgotten", _patched(Participant, "_lost_holds", _lost_with_restart_only), COPIES),
-    _mutant("H6: rows that views build on are not held", _patched(Holds, "take", _take_view_rows_together)),
+    _mutant("H6: rows that views build on are not held", _patched(Holds, "take", _take_view_rows_together), BANKING),
     _mutant("H7: rows of nothing are removed at once", _patched(Cells, "add", _add_and_remove)),
     _mutant("V1: votes of any attempt count", _patched(Coordinator, "_current", _current_of_any_start), LATE),
     _mutant("V2: requests of an earlier incarnation", _patched(Participant, "_lost_holds", _never), FLOOR),

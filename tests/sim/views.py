@@ -61,7 +61,7 @@ COMMAND_MS_MAX = 1_500
 #: It owns the first range, where the rows of steps are. The counters are elsewhere.
 STEPS_LTM = LTMS[1]
 #: Of the runs.
-CRASHES_RATIO = 0.5
+CRASHES_RATIO = 0.6
 #: So few that most shares are in several messages.
 ITEMS_MAX = 3
 
@@ -145,7 +145,8 @@ class Foreman:
         if token[0] == ASKER:
             self._asker.timer(token[1], now_ms)
         elif now_ms < self._end_ms:
-            self._asker.ask(ReadAt(0, 0, ()), now_ms, self._command, noted=True)
+            # Not of nothing: only who answers for a key knows whether a timestamp comes from an earlier leader.
+            self._asker.ask(ReadAt(0, 0, (withdrawn_key(1),)), now_ms, self._command, noted=True)
         return self._out()
 
     def _command(self, answer: RowsAt | Outcome) -> None:
@@ -200,11 +201,12 @@ def build(world: World) -> Built:
     # In some runs all that goes wrong is that somebody dies at a named point, or stops: there are many of them.
     crashes = world.streams["scenario"].random() < CRASHES_RATIO
     mix = Mix(
-        per_second=4.5 if crashes else 3.0,
+        per_second=7.0 if crashes else 3.0,
         kinds=("crash_at", "pause") if crashes else (),
         # Those of participants and coordinators are in the scenario of the commit protocol.
-        crash_points=CRASH_POINTS,
-        passages_max=5,
+        # Schedulers pass theirs less often, and this one least.
+        crash_points=(*CRASH_POINTS, *schedulers.PROBES, schedulers.LEVEL_DONE, schedulers.LEVEL_DONE),
+        passages_max=4,
         down_ms_max=1_200,
         pause_ms_max=2_000,
         partition_ms_max=2_000,

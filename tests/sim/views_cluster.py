@@ -25,7 +25,6 @@ from .process import Host
 from .scenario import Built, Scenario
 from .views import FOREMAN, ITEMS_MAX, MANAGERS, Foreman
 from .views_checkers import Lag, ViewsReplay
-from .views_mutants import ABSENT, ZOMBIES
 from .workload import CLIENTS, COORDINATORS, OPERATIONS_WEIGHTS, Client, tables
 from .world import World
 
@@ -78,8 +77,8 @@ def build(world: World) -> Built:
 
 
 def plan_absent(around: Surroundings) -> tuple[Planned, ...]:
-    """An LTM comes back, and gets a log of its own, when the one who led has lost ZooKeeper and does not know that log,
-    nor that it does not lead any more: it goes on with the steps by its old map."""
+    """An LTM comes back and gets a log of its own, which keys are moved to at once, when the one who led has lost
+    ZooKeeper: steps that it began are finished by another one, with changes from a log that it never knew."""
     random = around.world.streams["plan"]
     planned = []
     for at_ms in (700, 5_000):
@@ -138,7 +137,7 @@ SCENARIO_CALM = Scenario(
 )
 
 SCENARIO_ZOMBIES = Scenario(
-    name=ZOMBIES,
+    name="views-zombies",
     summary="deferred views with leaders and LTMs that do not know yet that they are none any more",
     build=build,
     make_world=cluster.make_world,
@@ -148,8 +147,8 @@ SCENARIO_ZOMBIES = Scenario(
 )
 
 SCENARIO_ABSENT = Scenario(
-    name=ABSENT,
-    summary="deferred views with a scheduler that goes on by an old map",
+    name="views-absent",
+    summary="deferred views while keys go to a new log and the leader is lost",
     build=_build_absent,
     make_world=cluster.make_world,
     plan=plan_absent,

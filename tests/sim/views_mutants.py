@@ -19,7 +19,7 @@ from viewtide.ltm.two_phase.participant import Participant
 from .scenario import Mutant
 
 #: The names of directed scenarios.
-SLOW, DISKS, ZOMBIES, ABSENT = "views-slow", "views-disks", "views-zombies", "views-absent"
+SLOW, DISKS = "views-slow", "views-disks"
 
 Change = tuple[object, str, object]
 
@@ -174,13 +174,6 @@ def _passed_by_one(self: History, watermarks: Sequence[tuple[int, int]]) -> None
                         kept[source_id] = [item for item in kept[source_id] if item[0] > watermark]  # type: ignore
 
 
-# Clusters.
-
-
-def _shows_reads_only(self: FeedingParticipant, message: object) -> int:
-    return Participant.shows_up_to(self, message)
-
-
 # Readers.
 
 
@@ -247,11 +240,5 @@ MUTANTS = (
     Mutant("a level before the one below", _patched((Group, "levels", _levels_backwards))),
     Mutant("a slot is refreshed twice", _patched((ClusterViewManager, "_row", _row_over)), scenario=SLOW),
     Mutant("changes are forgotten when one group has them", _patched((History, "passed", _passed_by_one))),
-    Mutant("D3: closed by different maps", _patched((ClusterScheduler, "_is_of_one_epoch", _always)), scenario=ABSENT),
-    Mutant(
-        "T3: closed and collected beyond the lease",
-        _patched((FeedingParticipant, "shows_up_to", _shows_reads_only)),
-        scenario=ZOMBIES,
-    ),
     Mutant("readers do not wait for slots", _patched((Participant, "_wait_for", _wait_for_writers_only))),
 )

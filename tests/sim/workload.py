@@ -73,6 +73,7 @@ def tables() -> Tables:
 VIEWS = {
     "by_branch": "SELECT branch, SUM(balance) AS total, COUNT(*) AS n FROM accounts GROUP BY branch",
     "bank": "SELECT SUM(total) AS total, SUM(n) AS n FROM by_branch",
+    "branch_sizes": "SELECT n, COUNT(*) AS branches FROM by_branch GROUP BY n",
     "by_category": "SELECT p.category, SUM(e.cost) AS cost, COUNT(*) AS n, AVG(e.cost) AS mean "
     "FROM events e JOIN products p ON e.product = p.id GROUP BY p.category",
     "extremes": "SELECT product, MIN(cost) AS low, MAX(cost) AS high FROM events GROUP BY product",

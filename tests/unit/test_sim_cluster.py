@@ -12,7 +12,7 @@ from tests.sim.scenario import Mutant, Scenario, run_seed
 from tests.sim.scenarios import SCENARIOS
 
 #: Seeds of the drawn scenario, and of each directed one.
-SEEDS = 100
+SEEDS = 60
 SEEDS_DIRECTED = 3
 SEEDS_FAST = 4
 
@@ -26,7 +26,7 @@ def test_some_seeds_of_the_cluster_hold() -> None:
 
 @pytest.mark.slow
 def test_many_seeds_of_the_cluster_hold_and_cover_what_they_name() -> None:
-    totals = runner.run_many("cluster", 0, SEEDS)
+    totals = runner.run_many("cluster", 0, SEEDS, jobs=2)
     assert totals.violations == []
     assert runner.not_covered(cluster.SCENARIO, totals.result) == []
 

@@ -12,7 +12,7 @@ from tests.sim.scenario import Mutant, Scenario, run_seed
 from tests.sim.scenarios import SCENARIOS
 
 #: Seeds of the drawn scenarios, and of each directed one.
-SEEDS = 120
+SEEDS = 140
 SEEDS_CLUSTER = 40
 SEEDS_DIRECTED = 3
 SEEDS_FAST = 3
