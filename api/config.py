@@ -63,6 +63,6 @@ class Config:
 def usual_ltms() -> int:
     """How many LTMs there are where nobody says."""
     told = os.environ.get(LTMS_VARIABLE, "1")
-    if not told.isdecimal():
+    if not (told.isascii() and told.isdigit()):
         raise InterfaceError(f"{LTMS_VARIABLE} must be a whole number, not {told!r}")
     return int(told)

@@ -70,7 +70,9 @@ class Node:
         self.changing = threading.Lock()
         ltm = Ltm(log, store, config.cache_rows, logger.warning)
         ltm.history = config.kept(in_memory=isinstance(log, MemoryLog))
-        self.engine = SeveralEngine(ltm, wall_clock_ms, ltm_logs) if ltm_logs else Engine(ltm, wall_clock_ms)
+        self.engine = (
+            SeveralEngine(ltm, wall_clock_ms, ltm_logs, config.ltms) if ltm_logs else Engine(ltm, wall_clock_ms)
+        )
         self.engine.start()
         self.refresher = Refresher(self.engine, config.view_managers)
         self.refresher.start()
@@ -194,7 +196,8 @@ def open_directory(directory: Path, config: Config) -> Node:
 
 def _open_ltm_logs(directory: Path, ltms: int) -> list[CommitLog]:
     """The logs of several LTMs. Those of an earlier opening with more of them are opened too: they may have votes."""
-    known = [int(entry.name[len(LTM_FOLDER) :]) for entry in directory.glob(f"{LTM_FOLDER}*")]
+    names = [entry.name[len(LTM_FOLDER) :] for entry in directory.glob(f"{LTM_FOLDER}*")]
+    known = [int(name) for name in names if name.isascii() and name.isdigit()]
     if ltms == 1 and not known:
         return []
     logs: list[CommitLog] = []

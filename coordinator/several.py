@@ -5,7 +5,8 @@ decided as in a cluster; only the network is missing. Rows are in the memory and
 (in a cluster, the store); a decided transaction is made visible there as a whole, and goes to the node's commit log,
 from which deferred views are refreshed.
 
-    votes durable in the LTMs' logs -> decided -> visible -> in the node's log -> acknowledged
+    votes durable in the LTMs' logs -> decided -> visible to the batch -> all of it in the node's log, in the order of
+    commit_ts -> acknowledged
 
 After a crash the LTMs find out from their votes what was decided; what the node's log does not have is done again.
 """
@@ -18,12 +19,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from ..changetables import errors
-from ..changetables.errors import CommitUnknown, Error, InternalError, OperationalError
+from ..changetables.errors import CommitUnknown, Error, InternalError
 from ..changetables.keys import TABLE_PREFIX_BYTES, table_range
 from ..changetables.plan import Contribution
 from ..changetables.types import Row
 from ..ltm.codec import make_pack, unpack_stream
-from ..ltm.driver import NEWEST, TRANSACTION_BYTES_MAX, Ltm, too_large
+from ..ltm.driver import FLUSH_BYTES, NEWEST, TRANSACTION_BYTES_MAX, Ltm, too_large
 from ..ltm.key_range import RangeMap
 from ..ltm.machine import Machine, Outputs, PlainHost, WhenDurable
 from ..ltm.outputs import CommitRecord, Write
@@ -39,6 +40,7 @@ from ..ltm.two_phase.messages import (
     Refresh,
     Settled,
     Timestamps,
+    Told,
     TxId,
 )
 from ..ltm.two_phase.participant import Participant
@@ -167,9 +169,14 @@ class _LtmLog:
 
     def flush(self) -> list[WhenDurable]:
         """One sync; returns what may leave now."""
-        if self.buffer:
-            payload, self.buffer = b"".join(self.buffer), []
-            self.log.append(payload)
+        waiting, self.buffer = deque(self.buffer), []
+        while waiting:
+            payload = [waiting.popleft()]
+            size = len(payload[0])
+            while waiting and size + len(waiting[0]) <= FLUSH_BYTES:
+                size += len(waiting[0])
+                payload.append(waiting.popleft())
+            self.log.append(b"".join(payload))
         self.durable_lsn = self.last_lsn
         ready, self.waiting = self.waiting, []
         return ready
@@ -192,14 +199,16 @@ class SeveralEngine(Engine):
     """The embedded engine with several LTMs. Everything but transactions happens between batches, when nothing is
     held."""
 
-    def __init__(self, ltm: Ltm, now_ms: Callable[[], int], logs: Sequence[CommitLog]) -> None:
+    def __init__(self, ltm: Ltm, now_ms: Callable[[], int], logs: Sequence[CommitLog], count: int) -> None:
+        """So many of them own keys; the others had some earlier, and may have votes."""
         super().__init__(ltm, now_ms)
         self.several = self._run_queued
-        self.ltm_names = tuple(f"ltm-{number}" for number in range(1, len(logs) + 1))
-        self._logs = {name: _LtmLog(log) for name, log in zip(self.ltm_names, logs, strict=True)}
-        self._hosts = {name: _Host(name) for name in self.ltm_names}
+        names = tuple(f"ltm-{number}" for number in range(1, len(logs) + 1))
+        self.ltm_names = names[:count]
+        self._logs = {name: _LtmLog(log) for name, log in zip(names, logs, strict=True)}
+        self._hosts = {name: _Host(name) for name in names}
         self._cells = NodeCells(ltm)
-        self.participants = {name: self._participant(name) for name in self.ltm_names}
+        self.participants = {name: self._participant(name) for name in names}
         self.ranges = RangeMap(0, (b"",), self.ltm_names[:1])
         self.coordinator = Coordinator(PlainHost(COORDINATOR), ORACLE, ltm.tables, self.ranges)
         self.coordinator.one_phase = False
@@ -212,6 +221,8 @@ class SeveralEngine(Engine):
         self._settled: list[tuple[str, object]] = []
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._applied: set[tuple[int, int]] = set()
+        #: Decided in this batch, and not in the node's log yet.
+        self._decided: list[CommitRecord] = []
         self._catalog_version = -1
         self._cuts: dict[int, tuple[bytes, ...]] = {}
         self._cut_rows: dict[int, int] = {}
@@ -227,7 +238,7 @@ class SeveralEngine(Engine):
 
     def _recovered(self) -> None:
         """Finish what was voted for when the process ended: the LTMs ask each other."""
-        for name in self.ltm_names:
+        for name in self.participants:
             out = self.participants[name].start(0, self._logs[name].records(), 1)
             self._carry_out(name, out)
             self._again += [(name, token) for _, token in out.timers if isinstance(token, tuple)]
@@ -261,6 +272,7 @@ class SeveralEngine(Engine):
             record = self._record_of(commit_ts, list(by_log.values()))
             if record.writes:
                 self._accept(record)
+        self._log_decided()
         self.ltm.flush()
 
     def _record_of(self, commit_ts: int, parts: list[_Part]) -> CommitRecord:
@@ -302,16 +314,16 @@ class SeveralEngine(Engine):
         try:
             self._pump(lambda: len(self._outcomes) < len(running))
         except Exception as error:
-            # A log failed: only the logs know what is committed. Nobody knows what is held: nothing goes on.
+            # Only the LTMs' logs know what is committed, and nobody what is held: nothing goes on.
             self.fail(error)
             for pending in running.values():
                 pending.error = CommitUnknown(
-                    f"the commit log of an LTM failed: {error}",
+                    f"the transaction was interrupted: {error!r}",
                     hint="reopen the database to see whether it was committed",
                 )
-            if not isinstance(error, OperationalError):
-                raise
             return
+        finally:
+            self._log_decided()
         for tx_id, pending in running.items():
             outcome = self._outcomes[tx_id]
             if outcome.state != COMMITTED:
@@ -375,14 +387,17 @@ class SeveralEngine(Engine):
             self._oracle.seen(first + (message.wanted - 1) * STEP)
             self._messages.append((sender, ORACLE, Timestamps(message.number, first, message.wanted, 0)))
         else:
-            if type(message) is Ask:
-                try:
-                    self._cells.load(message.writes, message.keys, message.seen)
-                except OperationalError as error:
-                    # What is damaged concerns those who need it.
-                    self._carry_out(COORDINATOR, self.coordinator.fail(message.attempt, error))
-                    return
-            self._carry_out(destination, self._machines[destination].receive(sender, message, 0))
+            try:
+                out = self._machines[destination].receive(sender, message, 0)
+            except Exception as error:
+                # What is damaged, or a defect in a plan, concerns those who need it, as long as nobody has voted.
+                if not isinstance(message, Ask | Told):
+                    raise
+                if not isinstance(error, Error):
+                    error = InternalError(f"a transaction failed unexpectedly: {error!r}", hint="please report this")
+                out = self.coordinator.fail(message.attempt, error)
+                destination = COORDINATOR
+            self._carry_out(destination, out)
 
     def _carry_out(self, name: str, out: Outputs) -> None:
         log = self._logs.get(name)
@@ -413,10 +428,9 @@ class SeveralEngine(Engine):
         transaction = attempt.transaction
         self._cells.load(*([item.key for item in some] for _, some in transaction.contributions))
         record = transaction.record((attempt.submit.tx_id,), attempt.start)
-        if record.rows_count > TRANSACTION_BYTES_MAX // ROW_BYTES_MAX:
-            size = self.ltm.packed_bytes(record)
-            if size > TRANSACTION_BYTES_MAX:
-                raise too_large(size)
+        size = self.ltm.packed_bytes(record)
+        if size > TRANSACTION_BYTES_MAX:
+            raise too_large(size)
 
     def _apply(self, attempt: AttemptAt, commit_ts: int) -> None:
         if attempt.transaction.writes:
@@ -430,7 +444,39 @@ class SeveralEngine(Engine):
             changed[table_id] = max(changed.get(table_id, 0), record.commit_ts)
             for entries in self._indexes_of(table_id):
                 changed[entries] = max(changed.get(entries, 0), record.commit_ts)
-        self.ltm.accept(self.ltm.loaded(self.ltm.participant.commit, record))
+        for apply in self.ltm.loaded(self.ltm.participant.commit, record).apply:
+            apply()
+        self._decided.append(record)
+
+    def _log_decided(self) -> None:
+        """Everything that was decided in the batch goes to the node's log, in the order of commit_ts: whoever reads the
+        log relies on that. Equal ones become one (rule T2)."""
+        decided, self._decided = self._decided, []
+        for _, same in itertools.groupby(sorted(decided, key=_commit_ts), key=_commit_ts):
+            records = list(same)
+            self.ltm.accept_decided(records[0] if len(records) == 1 else self._combined(records))
+
+    def _combined(self, records: list[CommitRecord]) -> CommitRecord:
+        writes: dict[int, list[Write]] = {}
+        contributions: dict[int, dict[bytes, Contribution]] = {}
+        for record in records:
+            for table_id, some in record.writes:
+                writes.setdefault(table_id, []).extend(some)
+            for view_id, items in record.contributions:
+                plan, known = self.ltm.tables.views_by_id[view_id].plan, contributions.setdefault(view_id, {})
+                for item in items:
+                    both = plan.combine(known[item.key], item) if item.key in known else item
+                    if both is None:
+                        del known[item.key]
+                    else:
+                        known[item.key] = both
+        return CommitRecord(
+            tuple(tx_id for record in records for tx_id in record.tx_ids),
+            records[0].commit_ts,
+            records[0].catalog_version,
+            tuple(writes.items()),
+            tuple((view_id, list(items.values())) for view_id, items in contributions.items() if items),
+        )
 
     def _indexes_of(self, table_id: int) -> list[int]:
         rows = self.ltm.tables.by_id.get(table_id) or self.ltm.tables.views_by_id[table_id]
@@ -481,12 +527,12 @@ class SeveralEngine(Engine):
             log.log.close()
 
 
-#: Above so many rows the size of a transaction is looked at before it is voted for.
-ROW_BYTES_MAX = 2**16
-
-
 def _no_refresh(refresh: object, row: Row | None) -> Row | None:
     raise AssertionError("the node refreshes views")
+
+
+def _commit_ts(record: CommitRecord) -> int:
+    return record.commit_ts
 
 
 def _table_id(key: bytes) -> int:

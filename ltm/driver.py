@@ -218,6 +218,19 @@ class Ltm:
             for record in outputs.persist:
                 self.feed(record)
 
+    def accept_decided(self, record: CommitRecord) -> None:
+        """Buffer a transaction that is decided and applied already: nothing may refuse it. A buffer that is full goes
+        to the log; readers see none of it before the next `flush`."""
+        packed = self._pack((_COMMIT, *record))
+        self._buffer.append(packed)
+        self._buffer_ts = max(self._buffer_ts, record.commit_ts)
+        self._dirty_rows += record.rows_count
+        self._buffer_bytes += len(packed)
+        if self.feed is not None:
+            self.feed(record)
+        if self.flush_full:
+            self._append_buffer()
+
     def packed_bytes(self, record: CommitRecord) -> int:
         """How large a transaction would be in the log."""
         return len(self._pack((_COMMIT, *record)))
@@ -369,16 +382,20 @@ class Ltm:
         """Make the log buffer durable: one flush, one log record, one sync."""
         if self._buffer:
             self.horizon.sealed_ts = self._buffer_ts
-            payload = b"".join(self._buffer)
-            self._buffer.clear()
-            self._dirty_log_bytes += self._buffer_bytes
-            self._spare_log_bytes += self._buffer_bytes
-            self._buffer_bytes = 0
-            self._log.append(payload)
-            self.log_bytes += len(payload)
-            self.horizon.durable_ts = self._buffer_ts
+            self._append_buffer()
+        if self.horizon.durable_ts < self._buffer_ts:
+            self.horizon.sealed_ts = self.horizon.durable_ts = self._buffer_ts
         if self._loaded_rows > self._checkpoint_rows:
             self._age_if_full()
+
+    def _append_buffer(self) -> None:
+        payload = b"".join(self._buffer)
+        self._buffer.clear()
+        self._dirty_log_bytes += self._buffer_bytes
+        self._spare_log_bytes += self._buffer_bytes
+        self._buffer_bytes = 0
+        self._log.append(payload)
+        self.log_bytes += len(payload)
 
     def wrote_unlogged(self, rows_count: int) -> None:
         """Versions were put without a log record (contents of a new view or index): they too call for a checkpoint."""

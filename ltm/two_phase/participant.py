@@ -80,6 +80,7 @@ RefreshRow = Callable[[Refresh, Row | None], Row | None]
 CHANGED = "another transaction changed what this one read"
 ENDED = "the attempt has ended"
 WOULD_WAIT = "it would have to wait where others take it for one that waits for nobody"
+TOO_MANY = "too many transactions at once"
 HOLDS_GONE = "what it held was dropped meanwhile"
 IN_DOUBT = "an earlier attempt is in doubt"
 TOO_OLD = "the timestamp is too old"
@@ -436,7 +437,7 @@ class Participant:
         elif any(self._in_doubt(tx_id) for tx_id in tx_ids):
             self._send.append((sender, Refused(attempt, IN_DOUBT)))
         elif len(self.parts) >= PARTS_MAX:
-            self._send.append((sender, Refused(attempt, "too many transactions at once")))
+            self._send.append((sender, Refused(attempt, TOO_MANY)))
         else:
             for tx_id in tx_ids:
                 if tx_id in self._latest:
@@ -528,6 +529,8 @@ class Participant:
             refused += holds.take(claim, [refresh[1] for refresh in prepare.refreshes], CONTRIBUTION)
         if refused:
             self._refuse_all(refused, "an older transaction needs what it holds")
+            if part.min_ts:
+                return  # it voted as soon as the last one of them had let go
         if not claim.waiting:
             self._vote(attempt, part, prepare)
         elif prepare.logs != (self.log,):
@@ -556,6 +559,9 @@ class Participant:
             return None
         if any(self._in_doubt(each) for each in tx_ids):
             self._refuse_for_good(attempt, sender, IN_DOUBT)
+            return None
+        if len(self.parts) >= PARTS_MAX:
+            self._refuse_for_good(attempt, sender, TOO_MANY)
             return None
         return self._part(sender, attempt, prepare.priority, 0, prepare.members)
 
@@ -961,6 +967,8 @@ class Participant:
 
     def forget_decided(self) -> None:
         """For a driver that knows that nobody will ask for any transaction again."""
+        for attempt in [attempt for attempt, part in self.parts.items() if part.decided is not None]:
+            del self.parts[attempt]
         for known in (self.committed, self._refused, self._refused_lsn):
             known.clear()
 

@@ -60,8 +60,6 @@ OVERTIME_MS_MAX = 500
 COMMAND_MS_MAX = 1_500
 #: It owns the first range, where the rows of steps are. The counters are elsewhere.
 STEPS_LTM = LTMS[1]
-#: Of the runs.
-CRASHES_RATIO = 0.6
 #: So few that most shares are in several messages.
 ITEMS_MAX = 3
 
@@ -198,15 +196,11 @@ def build(world: World) -> Built:
     world.add(FOREMAN, Foreman, disk=False)
     # The last one is added while the others work.
     world.at(1, world.crash, MANAGERS[-1], world.streams["scenario"].randint(0, 3_000_000))
-    # In some runs all that goes wrong is that somebody dies at a named point, or stops: there are many of them.
-    crashes = world.streams["scenario"].random() < CRASHES_RATIO
     mix = Mix(
-        per_second=7.0 if crashes else 3.0,
-        kinds=("crash_at", "pause") if crashes else (),
+        per_second=3.0,
         # Those of participants and coordinators are in the scenario of the commit protocol.
-        # Schedulers pass theirs less often, and this one least.
-        crash_points=(*CRASH_POINTS, *schedulers.PROBES, schedulers.LEVEL_DONE, schedulers.LEVEL_DONE),
-        passages_max=4,
+        crash_points=CRASH_POINTS,
+        passages_max=8,
         down_ms_max=1_200,
         pause_ms_max=2_000,
         partition_ms_max=2_000,
@@ -237,6 +231,17 @@ def plan_pauses(around: Surroundings) -> tuple[Planned, ...]:
     return tuple(planned)
 
 
+def plan_crashes(around: Surroundings) -> tuple[Planned, ...]:
+    """Somebody dies at every named point, again and again."""
+    random = around.world.streams["plan"]
+    points = random.sample(CRASH_POINTS, len(CRASH_POINTS))
+    planned = []
+    for number, at_ms in enumerate(range(200, SAFETY_MS, 250)):
+        passage, down_us = random.randint(1, 3), random.randint(10_000, 500_000)
+        planned.append(Planned(at_ms * 1_000, "crash_at", (), down_us, points[number % len(points)], passage))
+    return tuple(planned)
+
+
 def plan_disks(around: Surroundings) -> tuple[Planned, ...]:
     """LTMs without rows of steps have slow disks, and one coordinator is slow to reach them: what began
     before W1 is visible, and not durable yet, when the step closes."""
@@ -257,7 +262,6 @@ SCENARIO = Scenario(
     liveness_ms_max=LIVENESS_MS_MAX,
     mutants=MUTANTS,
     probes=CRASH_POINTS,
-    crash_points=CRASH_POINTS,
     traffic_min={"commits": 100, "watermarks": 10, "slots": 30},
 )
 
@@ -291,5 +295,15 @@ SCENARIO_DISKS = Scenario(
     traffic_min={"commits": 80, "watermarks": 5, "slots": 20},
 )
 
+SCENARIO_CRASHES = Scenario(
+    name="views-crashes",
+    summary="somebody dies at every named point of the refresh",
+    build=build,
+    plan=plan_crashes,
+    safety_ms=SAFETY_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+    crash_points=CRASH_POINTS,
+)
+
 DIRECTED = (SCENARIO_CALM, SCENARIO_SLOW, SCENARIO_DISKS)
-SCENARIOS = (SCENARIO, *DIRECTED)
+SCENARIOS = (SCENARIO, SCENARIO_CRASHES, *DIRECTED)

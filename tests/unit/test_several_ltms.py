@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import cast
 import pytest
 
 import viewtide as vt
+from viewtide.coordinator import several as several_module
 from viewtide.coordinator.several import SeveralEngine
+from viewtide.coordinator.transaction import Transaction
+from viewtide.ltm import driver as driver_module
+from viewtide.ltm.outputs import CommitRecord
 
 LTMS = 3
 
@@ -244,3 +249,82 @@ def test_nothing_is_kept_of_transactions_that_are_over() -> None:
         for participant in engine.participants.values():
             assert len(participant.committed) + len(participant.parts) + len(participant.holds) < 10
         assert len(engine.coordinator.work) + len(engine.coordinator._settling) < 10
+
+
+def test_the_log_of_the_node_is_in_the_order_of_commit_ts(db_path: Path) -> None:
+    """Whoever reads the log relies on it: deferred views after a restart, the change feed."""
+    with vt.connect(db_path, ltms=LTMS) as db:
+        make_shop(db)
+        places = range(6)
+
+        def work(place: int) -> None:
+            for number in range(20):
+                event = place * 100 + number
+                db.run(lambda tx, event=event: tx.upsert("events", {"id": event, "product": event % 9, "cost": event}))
+                db.run(lambda tx, event=event: tx.upsert("products", {"id": event % 9, "category": "abc"[event % 3]}))
+
+        threads = [threading.Thread(target=work, args=(place,)) for place in places]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        logged = [record.commit_ts for _, record in db._engine.ltm.read_log(0) if isinstance(record, CommitRecord)]
+        assert len(logged) > 50
+        assert all(before < after for before, after in itertools.pairwise(logged))
+    with vt.connect(db_path, ltms=LTMS) as db:
+        assert all_right(db)
+
+
+def test_a_transaction_that_is_too_large_is_refused_before_it_is_voted_for(
+    db_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with vt.connect(db_path, ltms=LTMS) as db:
+        db.create_table("t", {"id": int, "x": str}, key="id")
+        monkeypatch.setattr(several_module, "TRANSACTION_BYTES_MAX", 10_000)
+        with pytest.raises(vt.DataError, match="too large"), db.transaction() as tx:
+            tx.insert("t", {"id": 1, "x": "x" * 20_000})
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 2, "x": "small"})
+    with vt.connect(db_path, ltms=LTMS) as db, db.snapshot() as snapshot:
+        assert [row["id"] for row in snapshot.scan("t")] == [2]
+
+
+def test_a_batch_that_is_larger_than_a_flush_takes_several(db_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several_module, "FLUSH_BYTES", 1_000)
+    monkeypatch.setattr(driver_module, "FLUSH_BYTES", 1_000)
+    with vt.connect(db_path, ltms=LTMS) as db:
+        db.create_table("t", {"id": int, "x": str}, key="id")
+        for number in range(3):
+            with db.transaction() as tx:
+                tx.insert("t", [{"id": number * 10 + each, "x": "x" * 400} for each in range(10)])
+            with db.snapshot() as snapshot:
+                assert len(snapshot.scan("t")) == (number + 1) * 10
+    with vt.connect(db_path, ltms=LTMS) as db, db.snapshot() as snapshot:
+        assert len(snapshot.scan("t")) == 30
+
+
+def test_a_plan_that_fails_concerns_its_transaction_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with vt.connect("memory:", ltms=LTMS) as db:
+        make_shop(db)
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("a defect")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Transaction, "old_rows", fail)
+            with pytest.raises(vt.InternalError, match="a defect"), db.transaction() as tx:
+                tx.insert("events", {"id": 1, "product": 1, "cost": 1})
+        with db.transaction() as tx:
+            tx.insert("events", {"id": 1, "product": 1, "cost": 1})
+        assert all_right(db)
+
+
+def test_fewer_ltms_than_before_own_all_keys(db_path: Path) -> None:
+    with vt.connect(db_path, ltms=5) as db:
+        make_shop(db)
+    (db_path / "ltm-notes").mkdir()  # nobody's business
+    with vt.connect(db_path, ltms=2) as db:
+        assert db.status().ltms == ("ltm-1", "ltm-2")
+        with db.transaction() as tx:
+            tx.insert("events", {"id": 1, "product": 1, "cost": 1})
+        assert set(several(db).ranges.logs) == {"ltm-1", "ltm-2"}

@@ -12,7 +12,8 @@ from tests.sim.scenario import Mutant, Scenario, run_seed
 from tests.sim.scenarios import SCENARIOS
 
 #: Seeds of the drawn scenarios, and of each directed one.
-SEEDS = 140
+SEEDS = 100
+SEEDS_CRASHES = 40
 SEEDS_CLUSTER = 40
 SEEDS_DIRECTED = 3
 SEEDS_FAST = 3
@@ -27,9 +28,17 @@ def test_some_seeds_of_deferred_views_hold() -> None:
 
 @pytest.mark.slow
 def test_many_seeds_of_deferred_views_hold_and_cover_what_they_name() -> None:
-    totals = runner.run_many("views", 0, SEEDS)
+    totals = runner.run_many("views", 0, SEEDS, jobs=2)
     assert totals.violations == []
     assert runner.not_covered(views.SCENARIO, totals.result) == []
+
+
+@pytest.mark.slow
+def test_whoever_dies_at_any_named_point_of_the_refresh_does_no_harm() -> None:
+    totals = runner.run_many("views-crashes", 0, SEEDS_CRASHES, twice_every=0)
+    assert totals.violations == []
+    hits = totals.result.crash_points
+    assert {name: hits[name] for name in views.CRASH_POINTS if hits[name] < runner.CRASH_POINT_HITS_MIN} == {}
 
 
 @pytest.mark.slow

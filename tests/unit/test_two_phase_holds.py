@@ -6,8 +6,12 @@ import itertools
 
 import pytest
 
+from viewtide.changetables.types import Row
+from viewtide.ltm.machine import PlainHost
 from viewtide.ltm.two_phase.holds import CONTRIBUTION, LOOK_UP, WRITE, Claim, Holds
-from viewtide.ltm.two_phase.messages import Attempt
+from viewtide.ltm.two_phase.messages import Ask, Attempt, Prepare, Refresh, Timestamps
+from viewtide.ltm.two_phase.participant import Participant
+from viewtide.ltm.two_phase.records import Committed
 
 KEY, OTHER = b"\x00\x00\x00\x01k", b"\x00\x00\x00\x01p"
 RANGE = (b"\x00\x00\x00\x01a", b"\x00\x00\x00\x01n")
@@ -158,3 +162,24 @@ def test_who_waits_for_more_keeps_what_it_has() -> None:
     assert holds.release(voted.attempt) == []
     assert older.waiting == {KEY}
     assert holds.release(upgrading.attempt) == [older.attempt]
+
+
+def test_one_vote_however_the_holds_become_free() -> None:
+    """An older transaction is asked to vote and has a younger one refused: it must not vote again for that."""
+    key, other = b"\x00\x00\x00\x01k", b"\x00\x00\x00\x02b"
+    participant = Participant(PlainHost("ltm-1"), "ltm-1", "oracle", _add)
+    participant.start(0, (), 1)
+    participant.receive("oracle", Timestamps(1, 256, 1, 0), 0)
+    older, younger = ((1, 1024), 1024), ((2, 2048), 2048)
+    participant.receive("c1", Ask(older, 1, 1024, 0, 0, (other,)), 0)
+    participant.receive("c2", Ask(younger, 1, 2048, 0, 0, (), (key,)), 0)
+    incarnation = participant.parts[older].incarnation
+    refreshes = ((1, key, (), (5,)),)
+    prepare = Prepare(older, 1024, 0, incarnation, 1, ("ltm-1",), ((other, (1,)),), refreshes)
+    out = participant.receive("c1", prepare, 0)
+    assert [type(record) for record in out.persist] == [Committed]
+    assert participant.cells.newest(key)[:2] == (1024, (5,))
+
+
+def _add(refresh: Refresh, row: Row | None) -> Row | None:
+    return ((0 if row is None else row[0]) + refresh[3][0],)  # type: ignore[operator]
