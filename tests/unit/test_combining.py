@@ -64,14 +64,19 @@ def test_an_interrupt_in_a_thread_that_waits_hangs_nobody(db: vt.Database, monke
     leader = threading.Thread(target=insert, args=(db, 1))
     leader.start()
     assert slow.reached.wait(30)
+    # A shell may have started the tests with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         slow.go_on.set()
 
     watcher = when_queued(db, 1, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        insert(db, 2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            insert(db, 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     watcher.join()
     leader.join()
     insert(db, 3)
