@@ -25,9 +25,10 @@ from .changes import AsyncChanges
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError
 from .config import CACHE_ROWS, HISTORY
-from .coordinator.vms.managers import ViewManagers, ViewManagerStatus
+from .coordinator.ports import Managing
+from .coordinator.vms.managers import ViewManagerStatus
 from .freshness import ANY_AGE, Levels, TargetLag, is_fresh, levels_of
-from .node import Node
+from .ports import OpenNode
 from .reads import NO_KEY, AlignedSnapshot, Reads, Snapshot, ViewReads
 from .rows import Result, Row, Token
 from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
@@ -67,7 +68,7 @@ async def connect(
     return AsyncDatabase(await asyncio.to_thread(opening))
 
 
-async def _read(node: Node, view: str, levels: Levels, read: Callable[[], T]) -> T:
+async def _read(node: OpenNode, view: str, levels: Levels, read: Callable[[], T]) -> T:
     """A read of a view: here if it need not wait, else in a thread."""
     if is_fresh(node, view, levels):
         return read()
@@ -315,7 +316,7 @@ class AsyncView:
 class AsyncViewManagers:
     """`db.view_managers`. Whatever waits for a marker does so in a thread."""
 
-    def __init__(self, managers: ViewManagers) -> None:
+    def __init__(self, managers: Managing) -> None:
         self._managers = managers
 
     async def add(self) -> int:

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .changetables.errors import InterfaceError
-from .coordinator.feed import Feed
 from .durations import milliseconds
 from .reads import view_columns, view_rows
 from .rows import Row, Token
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .ports import OpenNode
 
 #: How often a follower looks for more: soon after something came, then less and less often.
 LOOK_MS_MIN = 1.0
@@ -43,7 +42,9 @@ class ViewChange:
 class _Reading:
     """What both iterators share: rounds of the feed, and how long to wait between them."""
 
-    def __init__(self, node: Node, name: str, since: Token | None, follow: bool, timeout: str | float | None) -> None:
+    def __init__(
+        self, node: OpenNode, name: str, since: Token | None, follow: bool, timeout: str | float | None
+    ) -> None:
         if since is not None and not isinstance(since, Token):
             raise InterfaceError(
                 f"since takes a token, not {type(since).__name__}",
@@ -54,7 +55,7 @@ class _Reading:
         self._follow = follow
         node.check_open()
         view = view_rows(name, node.engine.ltm.tables)
-        self._feed = Feed(node.engine, view, None if since is None else since.commit_ts)
+        self._feed = node.admin.feed(view, None if since is None else since.commit_ts)
         self._round: Iterator[ViewChange] | None = None
         self._rounds_count = 0
         self._closed = threading.Event()
@@ -134,7 +135,9 @@ class Changes(_Reading, Iterator[ViewChange]):
 class AsyncChanges(_Reading, AsyncIterator[ViewChange]):
     """The same for `async for`: the log is read in a thread beside the loop."""
 
-    def __init__(self, node: Node, name: str, since: Token | None, follow: bool, timeout: str | float | None) -> None:
+    def __init__(
+        self, node: OpenNode, name: str, since: Token | None, follow: bool, timeout: str | float | None
+    ) -> None:
         super().__init__(node, name, since, follow, timeout)
         self._ahead: deque[ViewChange] = deque()
         #: Goes on when whoever waits for it is cancelled: what it finds is for the next one.

@@ -31,16 +31,15 @@ from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
 from .config import CACHE_ROWS, HISTORY, Config, usual_ltms
-from .coordinator.build import build_index
-from .coordinator.deferred import create
-from .coordinator.vms.managers import ViewManagers
+from .coordinator.ports import Managing
 from .freshness import TargetLag, check_token, levels_of, refresh_text
 from .ltm.catalog import SYNC, Catalog, without_views
 from .ltm.catalog import View as CatalogView
-from .ltm.driver import NEWEST
+from .ltm.reading import NEWEST
 from .ltm.tables import Planned
 from .names import nearest
-from .node import Node, open_directory, open_memory
+from .node import open_directory, open_memory
+from .ports import OpenNode
 from .reads import AlignedSnapshot, Snapshot, sources, unknown_table, view_rows
 from .row_ids import ROW_ID
 from .rows import Result, Token
@@ -120,7 +119,7 @@ def connect(
 class Database:
     """An open database; many threads may share it. Close it, or use it as a context manager."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OpenNode) -> None:
         self._node = node
         self._engine = node.engine
         self._changing = node.changing
@@ -362,7 +361,7 @@ class Database:
                 backlog_rows=backlog_rows,
                 backlog_bytes=backlog_bytes,
             )
-            create(self._engine, self._node.refresher, view)
+            self._node.admin.create_view(view)
         return View(self._node, name)
 
     def drop_view(self, name: str, *, cascade: bool = False) -> None:
@@ -385,7 +384,7 @@ class Database:
         return explain(plan, planned.plans(), self._engine.ltm.fan_out)
 
     @property
-    def view_managers(self) -> ViewManagers:
+    def view_managers(self) -> Managing:
         """Those who refresh the deferred views: add, remove, assign, withdraw, status."""
         self._node.check_open()
         return self._node.refresher.managers
@@ -394,7 +393,7 @@ class Database:
         """Figures of the database: what it holds, what it did, what of its log is kept, its view managers."""
         catalog = self._catalog()
         engine = self._engine
-        log_oldest, log_bytes = engine.ltm.log_kept()
+        log = engine.log_figures()
         return DatabaseStatus(
             self._node.name,
             len(catalog.tables),
@@ -402,10 +401,10 @@ class Database:
             engine.commits_count,
             engine.flushes_count,
             engine.checkpoints_count,
-            engine.ltm.replayed_count,
-            log_oldest,
-            engine.ltm.last_lsn,
-            log_bytes,
+            log.replayed,
+            log.oldest,
+            log.newest,
+            log.bytes,
             engine.ltm_names,
             tuple(self._node.refresher.managers.status()),
         )
@@ -466,9 +465,7 @@ class Database:
                     catalog = catalog.without_table(name)
                 return catalog
 
-            # Not in the middle of a step: the views that stay would keep half of it.
-            with self._node.refresher.held(gone):
-                self._engine.change_catalog(change)
+            self._node.admin.drop(gone, change)
 
     def _adopt_index(self, table: str, index: Index, name: str = "") -> None:
         """What was made for views becomes the user's own: it stays when the views go."""
@@ -483,7 +480,7 @@ class Database:
         if known is not None:
             names = ", ".join(table.columns[position].name for position in positions)
             raise ProgrammingError(f"table {table.name!r} has an index on {names} already")
-        build_index(self._engine, table.name, positions)
+        self._node.admin.build_index(table.name, positions)
 
     def _users(self, table: str, uses: Callable[[ViewPlan], bool]) -> list[CatalogView]:
         """The views of users that use something of a table, straight or through hidden ones."""

@@ -15,7 +15,7 @@ from .ltm.catalog import SYNC
 from .rows import Token
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .ports import OpenNode
 
 #: How long `refresh` waits, and a read that asks for more than what is published.
 REFRESH_MS_MAX = 600_000.0
@@ -95,7 +95,7 @@ def levels_of(at_least: object = None, latest: object = False, max_lag: object =
     )
 
 
-def freshen(node: Node, name: str, levels: Levels) -> bool:
+def freshen(node: OpenNode, name: str, levels: Levels) -> bool:
     """Wait until a view is as fresh as a read asks for; StaleRead if that takes too long. False: it is synchronous by
     now, and so never behind."""
     node.check_open()
@@ -112,24 +112,24 @@ def freshen(node: Node, name: str, levels: Levels) -> bool:
     return True
 
 
-def is_fresh(node: Node, name: str, levels: Levels) -> bool:
+def is_fresh(node: OpenNode, name: str, levels: Levels) -> bool:
     """Whether a read can be made without waiting."""
     rows = node.engine.ltm.tables.views.get(name)
     if levels == ANY_AGE or rows is None or not rows.view.deferred:
         return True
     wanted_ts = max(levels.at_least_ts, node.engine.ltm.horizon.durable_ts if levels.latest else 0)
-    watermark = rows.versions.horizon.durable_ts
+    watermark = node.engine.ltm.horizon_of(rows).durable_ts
     return watermark >= wanted_ts and (levels.max_lag_ms is None or node.lag_ms(watermark) <= levels.max_lag_ms)
 
 
-def check_token(node: Node, commit_ts: int) -> None:
+def check_token(node: OpenNode, commit_ts: int) -> None:
     """A token of another database, or of one that was put back from a backup: nobody may wait for it."""
     newest = node.engine.ltm.horizon.durable_ts
     if commit_ts > newest and to_ms(commit_ts) > max(to_ms(newest), wall_clock_ms()) + TOKEN_AHEAD_MS_MAX:
         raise StaleRead("the token of at_least is ahead of this database", hint="use tokens of this database only")
 
 
-def _keep_lag(node: Node, name: str, lag_ms: float) -> None:
+def _keep_lag(node: OpenNode, name: str, lag_ms: float) -> None:
     give_up = time.monotonic() + max(LAG_TIMES_MAX * lag_ms, LAG_WAIT_MS_MIN) / 1000
     while True:
         watermark = node.refresher.watermark(name)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .changetables.errors import InterfaceError, OperationalError
 from .config import Config
+from .coordinator.administration import EmbeddedAdministration
 from .coordinator.embedded import Engine, wall_clock_ms
 from .coordinator.refresher import Refresher
 from .coordinator.several import SeveralEngine
@@ -76,6 +77,7 @@ class Node:
         self.engine.start()
         self.refresher = Refresher(self.engine, config.view_managers)
         self.refresher.start()
+        self.admin = EmbeddedAdministration(self.engine, self.refresher)
         _nodes.add(self)
         database_opened()
 

@@ -23,7 +23,10 @@ from .rows import Columns, Result, Row, Token
 
 if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
-    from .node import Node
+    from .ports import OpenNode
+
+#: Rows of one page of a scan: what a query that stops early may have read too much.
+PAGE_ROWS = 256
 
 readers = itertools.count(1)
 
@@ -79,7 +82,7 @@ class Reads:
     #: Where deferred views are read, by their group.
     _marks: dict[int, Mark] | None = None
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OpenNode) -> None:
         self._node = node
         self._ltm = node.engine.ltm
         self._tables: Tables = self._ltm.tables
@@ -114,7 +117,9 @@ class Reads:
         make = columns_of(rows).row
         if not isinstance(keys, Iterable) or isinstance(keys, str | bytes):
             raise InterfaceError(f"get_many takes several keys, not {type(keys).__name__}", hint="use get for one key")
-        found = [self._row(rows, rows.codec.key_of(key)) for key in keys]
+        encoded = [rows.codec.key_of(key) for key in keys]
+        self._ltm.fetch(rows.versions, encoded, self._begin())
+        found = [self._row(rows, key) for key in encoded]
         return [None if values is None else make(values) for values in found]
 
     def find(self, table: str, /, **columns: object) -> Result:
@@ -225,7 +230,7 @@ class Reads:
             behind = levels is ANY_AGE or freshen(self._node, rows.view.name, levels)
             reader = next(readers)
             pinned = tuple.__new__(_Pinned, (self._ltm.horizon.pins, reader))
-            at = rows.versions.horizon.pin(reader)
+            at = self._ltm.horizon_of(rows).pin(reader)
             now = self._ltm.tables.views_by_id.get(rows.view.id)
             if now is not None and now.view.scope != rows.view.scope:
                 # What it is made from moves at other times now.
@@ -366,12 +371,9 @@ class Reads:
         if not is_deferred(rows):
             self._read_range(entries.index.id, prefix, stop)
         self._ltm.catch_up(entries.versions)
-        found = []
-        for _, key in self._ltm.scan(entries.versions, prefix, stop, at):
-            if key not in own:
-                values = self._shown_row(rows, key)
-                if values is not None:
-                    found.append(values)
+        keys = [key for _, key in self._ltm.scan(entries.versions, prefix, stop, at) if key not in own]
+        self._ltm.fetch(rows.versions, keys, at)
+        found = [values for key in keys if (values := self._shown_row(rows, key)) is not None]
         return [*found, *added.get(prefix, ())]
 
     def _look_up(self, look_ups: list[LookUp], tables: Tables, own: OwnRows) -> list[list[object]]:
@@ -381,9 +383,11 @@ class Reads:
     def _answer(self, look_up: LookUp, rows: TableRows | ViewRows, tables: Tables, own: OwnRows) -> list[object]:
         at, keys = self._at(rows), look_up.keys
         if look_up.index == STATES:
+            self._ltm.fetch(rows.versions, keys, at)
             return [self._stored(rows, key) for key in keys]
         mine = own_rows(own, look_up)
         if look_up.index is None:
+            self._ltm.fetch(rows.versions, keys, at)
             return [mine[key] if key in mine else self._shown_row(rows, key) for key in keys]
         if look_up.index == WHOLE_TABLE:
             start, stop = table_range(rows.table.id)
@@ -399,6 +403,7 @@ class Reads:
             return [self._extreme(rows, prefix, look_up.index == LAST, mine) for prefix in keys]
         entries = tables.indexes[look_up.index][1]
         added = rows_by_prefix(entries, mine)
+        self._ltm.fetch_prefixes(entries.versions, keys, at)
         return [self._by_prefix(rows, entries, prefix, mine, added) for prefix in keys]
 
     def _stored(self, rows: TableRows | ViewRows, key: bytes) -> Values | None:
@@ -474,7 +479,7 @@ class Reads:
 class Snapshot(Reads):
     """Read-only: one timestamp, many tables and views. A context manager."""
 
-    def __init__(self, node: Node, levels: Levels = ANY_AGE) -> None:
+    def __init__(self, node: OpenNode, levels: Levels = ANY_AGE) -> None:
         super().__init__(node)
         self._levels = levels
 
@@ -503,7 +508,7 @@ class AlignedSnapshot(Snapshot):
     """A snapshot at a new common watermark of some deferred views: tables and all other views that are never behind
     are read there, too."""
 
-    def __init__(self, node: Node, levels: Levels, views: Sequence[str]) -> None:
+    def __init__(self, node: OpenNode, levels: Levels, views: Sequence[str]) -> None:
         super().__init__(node, levels)
         self._views = views
 
@@ -633,11 +638,14 @@ class ViewReads:
                 for _ in range(plan.multiplicity(state)):
                     yield key, plan.output(state)
             return
-        own = reads._view_own()
-        for key, state in stored:
-            extremes = reads._extremes(self._rows, state, own)
-            for _ in range(plan.multiplicity(state, extremes)):
-                yield key, plan.output(state, extremes)
+        own, at = reads._view_own(), reads._at(self._rows)
+        stored = iter(stored)
+        while page := list(itertools.islice(stored, PAGE_ROWS)):
+            reads._ltm.fetch_extremes(self._rows, [state for _, state in page], at)
+            for key, state in page:
+                extremes = reads._extremes(self._rows, state, own)
+                for _ in range(plan.multiplicity(state, extremes)):
+                    yield key, plan.output(state, extremes)
 
     def _top(self) -> Iterator[tuple[bytes, Values]]:
         """The first rows of a view that is kept in order."""
@@ -647,7 +655,7 @@ class ViewReads:
         return itertools.islice(self._shown(stored), kept.offset, last)
 
 
-def whole_view(node: Node, name: str) -> Result | None:
+def whole_view(node: OpenNode, name: str) -> Result | None:
     """A view as a whole at the newest timestamp, the short way; None if it takes the long one. Dashboards do this all
     the time, mostly with views of a few groups, which are in memory."""
     ltm = node.engine.ltm

@@ -16,11 +16,11 @@ from .changetables.keys import table_range
 from .changetables.schema import Column, Table
 from .changetables.types import INT, INT_MAX
 from .coordinator.embedded import wall_clock_ms
-from .ltm.driver import NEWEST, Ltm
+from .ltm.reading import NEWEST, Reader
 from .ltm.tables import TableRows
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .ports import OpenNode
 
 COUNTER_BITS = 20
 
@@ -35,7 +35,7 @@ def has_row_id(table: Table) -> bool:
 class RowIds:
     """The generator of one open database; threads may share it."""
 
-    def __init__(self, ltm: Ltm, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, ltm: Reader, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._ltm = ltm
         self._now_ms = now_ms
         self._lock = threading.Lock()
@@ -71,11 +71,11 @@ class RowIds:
         return next(stored, None) is not None
 
 
-_generators: weakref.WeakKeyDictionary[Node, RowIds] = weakref.WeakKeyDictionary()
+_generators: weakref.WeakKeyDictionary[OpenNode, RowIds] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def row_ids_of(node: Node) -> RowIds:
+def row_ids_of(node: OpenNode) -> RowIds:
     """The generator of an open database."""
     found = _generators.get(node)
     if found is None:

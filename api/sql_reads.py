@@ -23,10 +23,8 @@ from .changetables.types import Row as Values
 from .ltm.participant import rows_by_prefix
 from .ltm.tables import TableRows, ViewRows
 from .names import nearest
-from .reads import Reads, ViewReads, sources
+from .reads import PAGE_ROWS, Reads, ViewReads, sources
 
-#: Rows of one page of a scan: what a query that stops early may have read too much.
-PAGE_ROWS = 256
 #: Rows that are read one by one from the end of a table; after that, the rest is read forward and turned round.
 EDGE_ROWS = 1_000
 
@@ -60,12 +58,10 @@ class ReadsReader:
         view = self._view(table)
         if view is not None:
             return _ViewSource(self._reads, view).get_many(keys)
-        rows = self._reads._table(table)
-        found: list[Values | None] = []
-        for key in keys:
-            encoded = _encoded(rows, key)
-            found.append(None if encoded is None else self._reads._row(rows, encoded))
-        return found
+        reads, rows = self._reads, self._reads._table(table)
+        encoded = [_encoded(rows, key) for key in keys]
+        reads._ltm.fetch(rows.versions, [key for key in encoded if key is not None], reads._begin())
+        return [None if key is None else reads._row(rows, key) for key in encoded]
 
     def find(self, table: str, columns: tuple[int, ...], values: list[Values]) -> list[list[Values]]:
         view = self._view(table)
@@ -76,7 +72,9 @@ class ReadsReader:
         if entries is not None and entries.index.ready:
             own = reads._own(rows)
             added = rows_by_prefix(entries, own)
-            return [reads._by_prefix(rows, entries, entries.codec.prefix(each), own, added) for each in values]
+            prefixes = [entries.codec.prefix(each) for each in values]
+            reads._ltm.fetch_prefixes(entries.versions, prefixes, reads._begin())
+            return [reads._by_prefix(rows, entries, prefix, own, added) for prefix in prefixes]
         return [list(self._under(rows, each)) for each in values]
 
     def _under(self, rows: TableRows, values: Values) -> Iterator[Values]:
@@ -158,8 +156,10 @@ class _ViewSource:
         if self._is_cut:
             found = self.find(self._rows.table.key, keys)
             return [some[0] if some else None for some in found]
-        encode = self._rows.plan.keys.encode_short
-        return [self._shown(self._reads._view_row(self._rows, encode(key))) for key in keys]
+        reads, rows = self._reads, self._rows
+        encoded = [rows.plan.keys.encode_short(key) for key in keys]
+        reads._ltm.fetch(rows.versions, encoded, reads._at(rows))
+        return [self._shown(reads._view_row(rows, key)) for key in encoded]
 
     def find(self, columns: tuple[int, ...], values: Sequence[Values]) -> list[list[Values]]:
         if self._is_cut or columns != self._rows.table.key[: len(columns)]:

@@ -26,9 +26,8 @@ from .changetables.statements import (
 )
 from .changetables.types import Row as Values
 from .changetables.types import Value
-from .coordinator.build import build_index
 from .ltm.catalog import Catalog
-from .ltm.driver import NEWEST
+from .ltm.reading import NEWEST
 from .names import nearest
 from .row_ids import ROW_ID
 from .sql_writes import constants
@@ -178,7 +177,7 @@ def _create_index(database: Database, statement: CreateIndex) -> None:
         if known is None and statement.unique and _made_over_nothing(database, table.name, Unique(name, positions)):
             return
         if known is None:
-            build_index(database._engine, table.name, positions, name)
+            database._node.admin.build_index(table.name, positions, name)
         elif not statement.unique:
             database._adopt_index(table.name, known, name)
         if statement.unique:

@@ -244,8 +244,10 @@ def update_rows(tx: Transaction, statement: Update, parameters: Parameters) -> i
     key_count = len(bound.table.key)
     fits = [(position, _fit(target, position)) for position in bound.positions]
     changed: dict[bytes, Values] = {}
-    for found in list(read_relation(tx, bound.relation, tables)):
-        key = target.codec.keys.encode_checked(tuple(found[:key_count]))
+    rows = list(read_relation(tx, bound.relation, tables))
+    keys = [target.codec.keys.encode_checked(tuple(found[:key_count])) for found in rows]
+    tx._ltm.fetch(target.versions, keys, tx._begin())
+    for found, key in zip(rows, keys, strict=True):
         there = tx._row(target, key)
         assert there is not None, "it was read at the same snapshot"
         row = list(there)

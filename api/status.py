@@ -20,7 +20,7 @@ from .reads import ViewReads
 
 if TYPE_CHECKING:
     from .database import Database
-    from .node import Node
+    from .ports import OpenNode
     from .shell_output import Part
 
 __all__ = ["DatabaseStatus", "HotGroup", "StepStatus", "ViewManagerStatus", "ViewStatus", "run_status", "run_views"]
@@ -101,7 +101,7 @@ class DatabaseStatus:
 # --- views ---
 
 
-def view_status(node: Node, view: ViewReads) -> ViewStatus:
+def view_status(node: OpenNode, view: ViewReads) -> ViewStatus:
     """The state of a view; it counts the rows, so it reads the view."""
     rows = view._rows
     definition = rows.view

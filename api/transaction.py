@@ -12,7 +12,7 @@ from .changetables.types import Row as Values
 from .coordinator.embedded import check_table
 from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request
 from .coordinator.transaction import Transaction as Machine
-from .ltm.driver import in_order
+from .ltm.reading import in_order
 from .ltm.tables import TableRows, Tables, ViewRows
 from .reads import NO_KEY, NO_ROWS, OwnRows, Reads, ViewReads, one_key, readers
 from .row_ids import row_ids_of
@@ -20,7 +20,7 @@ from .rows import Result, Token
 
 if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
-    from .node import Node
+    from .ports import OpenNode
 
 
 NO_OWN_ROWS: OwnRows = {}
@@ -35,7 +35,7 @@ class Transaction(Reads):
 
     _what = "transaction"
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OpenNode) -> None:
         # As Reads does it, written out: few calls and few objects, for most transactions write, commit and are gone.
         self._node = node
         self._ltm = ltm = node.engine.ltm
@@ -100,6 +100,8 @@ class Transaction(Reads):
         self, target: TableRows, keys: list[bytes], rows: list[Values], intents: Mapping[bytes, Intent]
     ) -> dict[bytes, Intent]:
         added: dict[bytes, Intent] = {}
+        if self._snapshot is not None:
+            self._ltm.fetch(target.versions, keys, self._snapshot)
         for key, row in zip(keys, rows, strict=True):
             before = added.get(key) or intents.get(key)
             if before is None:
@@ -373,6 +375,7 @@ class Transaction(Reads):
             old = {}
             for name, intents in request.writes.items():
                 target = tables.by_name[name]
+                self._ltm.fetch(target.versions, list(intents), at)
                 old[name] = [self._ltm.read(target.versions, key, at) for key in intents]
                 # The old rows are part of what is shown, so they are read for good.
                 for key in intents:

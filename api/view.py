@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 from .changes import Changes
 from .changetables.explain import explain
-from .coordinator.deferred import switch
-from .coordinator.embedded import Engine
-from .coordinator.mending import repair_view
 from .coordinator.verify import Progress, verify
 from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
 from .reads import NO_KEY, OneViewRead, Snapshot, Switched, view_rows, whole_view
@@ -18,13 +15,13 @@ from .verify import VerifyReport
 
 if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
-    from .node import Node
+    from .ports import OpenNode
 
 
 class View:
     """`db.view(name)`. Its reads are at the newest timestamp; use a snapshot for several that belong together."""
 
-    def __init__(self, node: Node, name: str) -> None:
+    def __init__(self, node: OpenNode, name: str) -> None:
         self._node = node
         self.name = name
         node.check_open()
@@ -108,7 +105,7 @@ class View:
         self._node.check_open()
         view_rows(self.name, self._node.engine.ltm.tables)
         with self._node.changing:
-            switch(self._node.engine, self._node.refresher, self.name, mode)
+            self._node.admin.switch(self.name, mode)
 
     def changes(
         self, since: Token | None = None, *, follow: bool = False, timeout: str | float | None = None
@@ -127,18 +124,18 @@ class View:
 
         Memory is bounded whatever the size of the view. `progress(rows_done, rows_expected)` is called now and then.
         """
-        return VerifyReport.of(self.name, verify(self._checked_engine(), self.name, progress))
+        self._check()
+        return VerifyReport.of(self.name, verify(self._node.engine, self.name, progress))
 
     def repair(self, progress: Progress | None = None) -> VerifyReport:
         """Make right exactly the rows that `verify` would name, also of the views that are made from this one; a
         deferred view that differs is computed anew, with its group. Writers go on meanwhile."""
-        engine = self._checked_engine()
-        return VerifyReport.of(self.name, repair_view(engine, self._node.refresher, self.name, progress))
+        self._check()
+        return VerifyReport.of(self.name, self._node.admin.repair(self.name, progress))
 
-    def _checked_engine(self) -> Engine:
+    def _check(self) -> None:
         self._node.check_open()
         view_rows(self.name, self._node.engine.ltm.tables)
-        return self._node.engine
 
     def _reads(
         self, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from ..changetables.keys import table_range
-from ..ltm.driver import NEWEST
+from ..ltm.reading import NEWEST
 from ..ltm.tables import ViewRows
 from .build import PAGE_ROWS, check_shown, contribute, first_contents
 from .embedded import Engine

@@ -17,7 +17,7 @@ from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, ViewPlan, compile_view, needed_indexes
 from ..changetables.schema import Index
 from ..ltm.catalog import Catalog, View
-from ..ltm.driver import NEWEST
+from ..ltm.reading import NEWEST
 from ..ltm.tables import Planned, Tables, ViewRows
 from .embedded import Engine
 

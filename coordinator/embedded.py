@@ -31,6 +31,7 @@ from ..ltm.driver import Ltm
 from ..ltm.outputs import CommitRecord
 from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import TableRows, Tables
+from .ports import LogFigures
 from .timestamps import TimestampOracle
 from .transaction import Request, Transaction
 
@@ -612,6 +613,10 @@ class Engine:
             raise OperationalError(
                 f"the database stopped after a failure: {self._failure}", hint="close it and open it again"
             ) from self._failure
+
+    def log_figures(self) -> LogFigures:
+        oldest, size = self.ltm.log_kept()
+        return LogFigures(self.ltm.replayed_count, oldest, self.ltm.last_lsn, size)
 
     @property
     def failed(self) -> bool:

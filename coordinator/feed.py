@@ -33,8 +33,9 @@ from ..changetables.operators.slice import sliced
 from ..changetables.plan import Contribution
 from ..changetables.types import Row, Value
 from ..ltm.catalog import View
-from ..ltm.driver import NEWEST, Ltm
+from ..ltm.driver import Ltm
 from ..ltm.outputs import CommitRecord
+from ..ltm.reading import NEWEST
 from ..ltm.steps import Dropped, Opened, Published, Refreshed, StepId
 from ..ltm.tables import ViewRows
 from .embedded import Engine

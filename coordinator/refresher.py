@@ -17,8 +17,9 @@ from typing import NamedTuple
 from ..changetables.errors import Error, InterfaceError, InternalError, OperationalError, StaleRead
 from ..changetables.evaluators.choice import MEASURED_ROWS_MIN, has_columns, load_columns
 from ..changetables.types import Row
-from ..ltm.driver import StepTooLarge, same_row
+from ..ltm.driver import StepTooLarge
 from ..ltm.outputs import CommitRecord, Write
+from ..ltm.reading import same_row
 from ..ltm.steps import Cut, Dropped, Opened, Published, Refreshed, Shown, StepId, StepRecord
 from ..ltm.tables import TableRows, Tables, ViewRows
 from .batch import batch_refresh

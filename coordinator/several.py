@@ -24,11 +24,12 @@ from ..changetables.keys import TABLE_PREFIX_BYTES, table_range
 from ..changetables.plan import Contribution
 from ..changetables.types import Row
 from ..ltm.codec import make_pack, unpack_stream
-from ..ltm.driver import FLUSH_BYTES, NEWEST, TRANSACTION_BYTES_MAX, Ltm, too_large
+from ..ltm.driver import FLUSH_BYTES, TRANSACTION_BYTES_MAX, Ltm, too_large
 from ..ltm.key_range import RangeMap
 from ..ltm.machine import Machine, Outputs, PlainHost, WhenDurable
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.ports import CommitLog
+from ..ltm.reading import NEWEST
 from ..ltm.two_phase.cells import Cells, Version
 from ..ltm.two_phase.messages import (
     COMMITTED,

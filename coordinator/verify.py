@@ -34,6 +34,7 @@ from ..changetables.types import Row, Value
 from ..ltm.participant import rows_by_prefix
 from ..ltm.tables import TableRows, Tables, ViewRows
 from .embedded import Engine
+from .ports import Reading
 
 #: Source rows up to which the oracle is asked too: a second or two of its time, and all of them are in memory then.
 VERIFY_ORACLE_ROWS = 50_000
@@ -132,8 +133,8 @@ class _Snapshot:
     `corrections`: what rows of views should show, by view name and key. The views above are compared with that.
     """
 
-    def __init__(self, engine: Engine, name: str = "") -> None:
-        self._engine, self._name = engine, name
+    def __init__(self, engine: Reading, name: str = "") -> None:
+        self._name = name
         self.ltm = engine.ltm
         self.tables: Tables = engine.ltm.tables
         self.at = 0
@@ -146,7 +147,7 @@ class _Snapshot:
             # The catalog of that timestamp: a newer index has no entries for it.
             self.tables = self.ltm.tables
             view = self.tables.views.get(self._name)
-            self.at = (self.ltm.horizon if view is None else view.versions.horizon).pin(-id(self))
+            self.at = (self.ltm.horizon if view is None else self.ltm.horizon_of(view)).pin(-id(self))
             if self.ltm.tables is self.tables:
                 return self
 
@@ -568,7 +569,7 @@ def _where(view: ViewRows, tables: Tables, asked: str, below: Mapping[str, ViewR
 # --- verify ---
 
 
-def verify(engine: Engine, name: str, progress: Progress | None = None, limits: Limits = LIMITS) -> Outcome:
+def verify(engine: Reading, name: str, progress: Progress | None = None, limits: Limits = LIMITS) -> Outcome:
     """Compare a view and the hidden views that it is made from with their definitions, at one snapshot."""
     outcome, meter = Outcome(), _Meter(progress)
     with _Snapshot(engine, name) as snapshot:

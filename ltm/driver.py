@@ -9,18 +9,15 @@ One thread at a time calls the writing methods: whoever holds `lock`. Reads need
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from ..changetables.errors import DataError, OperationalError
-from ..changetables.keys import KEY_BYTES_KEPT, SHORTENED_TAIL_BYTES, prefix_stop, table_range, was_shortened
-from ..changetables.operators.slice import sliced
+from ..changetables.keys import prefix_stop, table_range
 from ..changetables.plan import (
     FIRST,
     LAST,
@@ -29,11 +26,9 @@ from ..changetables.plan import (
     WHOLE_TABLE,
     Answers,
     LookUp,
-    State,
-    ViewPlan,
     top_count,
 )
-from ..changetables.types import Row, Value
+from ..changetables.types import Row
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
 from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
 from .fair_lock import FairLock
@@ -43,6 +38,7 @@ from .history import History, first_stamped, passed_lsn, place_before
 from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
 from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
+from .reading import NEWEST, Reader
 from .steps import (
     REFRESHED,
     SHOWN,
@@ -64,8 +60,6 @@ from .steps import (
 )
 from .tables import IndexEntries, TableRows, Tables, ViewRows
 from .versions import ABSENT, Horizon, IndexVersions, Noted, NotLoaded, TableVersions, Version
-
-NEWEST = 2**64 - 1
 
 #: Cells encoded and written while writers wait, at least: about 0.3 ms of their time; and at most.
 SLICE_CELLS_MIN = 100
@@ -94,10 +88,6 @@ PRUNE_CELLS_MIN = 2_000
 PRUNE_CELLS_PER_ROW = 8
 #: Cells read from the store at once by a scan.
 PAGE_CELLS = 256
-
-#: Rows whose index keys are counted for `fan_out`, and entries that are counted per key at the most.
-FAN_OUT_SAMPLE_ROWS = 20
-FAN_OUT_COUNT_MAX = 1_000
 
 #: Moments at which steps may end: every write that replaces a row looks at them.
 CUTS_MAX = 32
@@ -144,8 +134,11 @@ def too_large(size: int) -> DataError:
     )
 
 
-class Ltm:
+class Ltm(Reader):
     """One local transaction manager in this process."""
+
+    horizon: Horizon
+    lock: FairLock
 
     def __init__(self, log: CommitLog, store: Store, cache_rows: int, on_report: Callable[[str], None]) -> None:
         self.lock = FairLock()
@@ -527,105 +520,6 @@ class Ltm:
             for key, state in zip(look_up.keys, states, strict=True)
         ]
 
-    # -- what views show
-
-    def show(self, view: ViewRows, state: Row | None, at: int) -> Row | None:
-        """The row of the view's table that a stored row shows at a timestamp."""
-        return view.plan.source_row(state, self.extremes(view, state, at))
-
-    def extremes(self, view: ViewRows, state: Row | None, at: int) -> Row:
-        """The minima and maxima of a stored row's group."""
-        plan = view.plan
-        if not plan.extremes or (state is None and not plan.always):
-            return ()
-        group = state or ()
-        return tuple(
-            self.extreme(view.values[number], plan.extreme_prefix(number, group), at, each.last, {})
-            for number, each in enumerate(plan.extremes)
-        )
-
-    def extreme(self, values: ViewRows, prefix: bytes, at: int, last: bool, mine: Mapping[bytes, Row | None]) -> Value:
-        """The first or last value of a group in a hidden view of (group, value), with a transaction's own rows."""
-        candidates = [(key, row) for key, row in mine.items() if row is not None and key.startswith(prefix)]
-        cut: bytes | None = None
-        for key, state in self.edge(values.versions, prefix, prefix_stop(prefix), at, last):
-            if cut is not None and key[: len(cut)] != cut:
-                break
-            row = None if key in mine else values.plan.source_row(state)
-            if row is None:
-                continue
-            candidates.append((key, row))
-            if not was_shortened(key):
-                break
-            # Values that begin alike were cut: which of them is the extreme is told by the values.
-            cut = cut or key[:-SHORTENED_TAIL_BYTES]
-        if not candidates:
-            return None
-        whole = values.plan.keys.encode
-        choose = max if last else min
-        return choose((whole(row), row[-1]) for _, row in candidates)[1]
-
-    def shown(self, rows: TableRows | ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
-        """The rows of a table, or those that a view shows, at a timestamp, in key order."""
-        if isinstance(rows, TableRows):
-            return self.scan(rows.versions, start, stop, at)
-        found = self._kept_rows(rows, start, stop, at)
-        if rows.table.top is None:
-            return found
-        limit, offset = rows.table.top
-        first = self.first_rows(rows, None if limit is None else limit + offset, at, {})
-        width = len(rows.table.columns) - rows.plan.kept.weighted
-        counted = [(row, cast(int, row[width]) if row[width:] else 1) for row in first]
-        keys = (tuple(row[place] for place in rows.table.key) for row in first)
-        encoded = dict(zip(first, map(rows.plan.keys.encode_short, keys), strict=True))
-        shown = [
-            (row, row[:width] + ((times,) if row[width:] else ())) for row, times in sliced(counted, limit, offset)
-        ]
-        return iter([(encoded[row], cut) for row, cut in shown if start <= encoded[row] < stop])
-
-    def _kept_rows(self, rows: ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
-        """What every stored row of a view shows, whether it is among the first or not."""
-        found = False
-        for key, state in self.states(rows, start, stop, at):
-            row = self.show(rows, state, at)
-            found = True
-            if row is not None:
-                yield key, row
-        if not found and rows.plan.always:
-            row = self.show(rows, None, at)
-            if row is not None:
-                yield rows.plan.keys.encode_short(()), row
-
-    def states(self, view: ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
-        """The stored rows of a view in key order. Keys of an ordered view that are too long were cut: what begins alike
-        is put in order here."""
-        stored = self.scan(view.versions, start, stop, at)
-        if view.plan.kept.kind != "ordered":
-            return stored
-        return _in_whole_order(stored, view.plan)
-
-    def first_rows(
-        self, view: ViewRows, rows_count: int | None, at: int, mine: Mapping[bytes, Row | None]
-    ) -> list[Row]:
-        """The first rows of an ordered view, with a transaction's own in their places, until so many are counted."""
-
-        def order(row: Row) -> bytes:
-            # Not the stored key, which is cut if it is too long.
-            return view.plan.keys.encode(tuple(row[place] for place in view.table.key))
-
-        kept = self._kept_rows(view, *table_range(view.view.id), at)
-        stored = (row for key, row in kept if key not in mine)
-        own = sorted((row for row in mine.values() if row is not None), key=order)
-        weighted = view.plan.kept.weighted
-        found: list[Row] = []
-        counted = 0
-        for row in heapq.merge(stored, own, key=order):
-            if rows_count is not None and counted >= rows_count:
-                break
-            found.append(row)
-            counted += cast(int, row[-1]) if weighted else 1
-        return found
-
     def edge(
         self, versions: TableVersions[T], start: bytes, stop: bytes, at: int, last: bool
     ) -> Iterator[tuple[bytes, T]]:
@@ -743,31 +637,8 @@ class Ltm:
             found.update(moving)
         return [key for _, key in sorted(found.items()) if key is not None]
 
-    # -- look-ups of a step, between two timestamps
-
-    def answer(self, look_up: LookUp, tables: Tables, w0: int, w1: int) -> Sequence[object]:
-        """As `look_up`, for a change from one timestamp to another instead of a transaction: W0 is the state before it,
-        W1 the one after it."""
-        rows = tables.source(look_up.table)
-        at = w1 if look_up.state == State.NEW else w0
-        match look_up.index:
-            case None:
-                return self._rows_between(rows, look_up.keys, look_up.state, w0, w1)
-            case index if index == STATES:
-                states = [self.read(rows.versions, key, at) for key in look_up.keys]
-                return states
-            case index if index in (FIRST, LAST):
-                assert isinstance(rows, ViewRows), "only hidden views have groups of values"
-                return [self.extreme(rows, prefix, at, index == LAST, {}) for prefix in look_up.keys]
-            case index if index == TOP:
-                assert isinstance(rows, ViewRows), "only a view is kept in order"
-                return [self.first_rows(rows, top_count(key), at, {}) for key in look_up.keys]
-            case index if index == WHOLE_TABLE:
-                return [self._whole_between(rows, look_up.state, w0, w1)] * len(look_up.keys)
-        entries = tables.indexes[look_up.index][1].versions
-        found = [self.entries_at(entries, prefix, at) for prefix in look_up.keys]
-        shown = iter(self._rows_between(rows, [key for some in found for key in some], look_up.state, w0, w1))
-        return [[row for _ in some if (row := next(shown)) is not None] for some in found]
+    def horizon_of(self, view: ViewRows) -> Horizon:
+        return view.versions.horizon
 
     def rows_as_of(self, rows: TableRows | ViewRows, keys: list[bytes], at: int) -> list[Row | None]:
         """The rows of a table, or those that a view shows, under these keys."""
@@ -777,46 +648,6 @@ class Ltm:
         if isinstance(rows, TableRows):
             return stored
         return [self.show(rows, state, at) for state in stored]
-
-    def _rows_between(
-        self, rows: TableRows | ViewRows, keys: list[bytes], state: int, w0: int, w1: int
-    ) -> list[Row | None]:
-        if state == State.NEW:
-            return self.rows_as_of(rows, keys, w1)
-        old = self.rows_as_of(rows, keys, w0)
-        if state == State.OLD or w0 == w1:
-            return old
-        new = self.rows_as_of(rows, keys, w1)
-        if state == State.KEPT:
-            return [before if same_row(before, after) else None for before, after in zip(old, new, strict=True)]
-        return [after if before is None else before for before, after in zip(old, new, strict=True)]
-
-    def _whole_between(self, rows: TableRows | ViewRows, state: int, w0: int, w1: int) -> list[Row]:
-        start, stop = table_range(rows.table.id)
-        if state == State.NEW:
-            return [row for _, row in self.shown(rows, start, stop, w1)]
-        old = dict(self.shown(rows, start, stop, w0))
-        if state == State.OLD or w0 == w1:
-            return list(old.values())
-        new = dict(self.shown(rows, start, stop, w1))
-        if state == State.KEPT:
-            return [row for key, row in old.items() if same_row(row, new.get(key))]
-        return list({**new, **old}.values())
-
-    def fan_out(self, table: str, columns: tuple[int, ...]) -> float | None:
-        """How many rows an index finds per key: a small sample, for people who want to know what a view costs."""
-        rows = self.tables.by_name.get(table) or self.tables.views.get(table)
-        entries = None if rows is None else rows.index_on(columns)
-        if rows is None or entries is None:
-            return None
-        at = self.horizon.durable_ts
-        sample = itertools.islice(self.shown(rows, *table_range(rows.table.id), at), FAN_OUT_SAMPLE_ROWS)
-        counts = []
-        for prefix in {entries.codec.prefix_of(row) for _, row in sample}:
-            self.catch_up(entries.versions)
-            found = self.scan(entries.versions, prefix, prefix_stop(prefix), at)
-            counts.append(sum(1 for _ in itertools.islice(found, FAN_OUT_COUNT_MAX)))
-        return sum(counts) / len(counts) if counts else None
 
     def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
         """The visible rows of start <= key < stop in key order. Of an index, `catch_up` comes first."""
@@ -1268,23 +1099,6 @@ class _Writing:
             below, above = older, ts
 
 
-def in_order(states: Mapping[bytes, Row], plan: ViewPlan) -> list[tuple[bytes, Row]]:
-    """The stored rows of a view by their keys, those of an ordered view by the whole ones."""
-    if plan.kept.kind != "ordered":
-        return sorted(states.items())
-    key_count = len(plan.key_columns)
-    return sorted(states.items(), key=lambda item: plan.keys.encode(item[1][:key_count]))
-
-
-def _in_whole_order(stored: Iterator[tuple[bytes, Row]], plan: ViewPlan) -> Iterator[tuple[bytes, Row]]:
-    key_count = len(plan.key_columns)
-    for _, group in itertools.groupby(stored, key=lambda item: item[0][:KEY_BYTES_KEPT]):
-        alike = list(group)
-        if len(alike) > 1:
-            alike.sort(key=lambda item: plan.keys.encode(item[1][:key_count]))
-        yield from alike
-
-
 def _made_elsewhere(rows: TableRows | ViewRows, entries: IndexEntries) -> bool:
     """Whether all new entries of an index follow from the newest rows: nobody looked, and rows were only inserted.
     Those of a view follow from what it shows, which only its plan knows; those of an index that is being built are not
@@ -1319,11 +1133,6 @@ def _record(item: tuple[object, ...]) -> CommitRecord:
         tuple((table, [(key, _one_nan(old), _one_nan(new)) for key, old, new in rows]) for table, rows in writes),
         contributions_of_plain(contributions),
     )
-
-
-def same_row(old: Row | None, new: Row | None) -> bool:
-    """Equal in every respect: 1.0 is another decimal than 1.00."""
-    return old is new or (old == new and repr(old) == repr(new))
 
 
 def _one_nan(row: Row | None) -> Row | None:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from ...changetables.types import Row
-from ...ltm.driver import same_row
 from ...ltm.machine import Host, Outputs
+from ...ltm.reading import same_row
 from ...ltm.tables import TableRows, Tables, ViewRows
 from ...ltm.two_phase.holds import PREFIX_BYTES
 from ...ltm.two_phase.messages import Refresh

@@ -14,9 +14,9 @@ from typing import TypeAlias
 from ...changetables.change_table import Change
 from ...changetables.types import Row
 from ...ltm.cluster.messages import NotHere
-from ...ltm.driver import same_row
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.outputs import Write
+from ...ltm.reading import same_row
 from ...ltm.tables import TableRows, Tables
 from ...ltm.two_phase.messages import COMMITTED, Refresh, TxId
 from ..two_phase.messages import Intents, Outcome, ReadAt, RowsAt, Submit

@@ -7,8 +7,8 @@ from typing import TypeAlias, cast
 
 from ...changetables.plan import Answers, LookUp, State
 from ...changetables.types import Row
-from ...ltm.driver import same_row
 from ...ltm.outputs import Write
+from ...ltm.reading import same_row
 from ...ltm.tables import Tables, ViewRows
 from ..two_phase.look_ups import Found, Wanted, look_up
 from ..two_phase.messages import ReadAt, RowsAt

@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 from ...changetables.change_table import Change
 from ...changetables.types import Row
-from ...ltm.driver import same_row
 from ...ltm.outputs import CommitRecord, Write
+from ...ltm.reading import same_row
 from .hash_ring import HashRing
 
 #: Changed rows that are kept in memory for all deferred views together: about 100 MB. Older ones are in the log.

@@ -26,7 +26,7 @@ from viewtide.coordinator import verify as machine
 from viewtide.coordinator.embedded import Engine
 from viewtide.coordinator.verify import Limits, Outcome, repair, verify
 from viewtide.ltm.catalog import View as CatalogView
-from viewtide.ltm.driver import NEWEST
+from viewtide.ltm.reading import NEWEST
 from viewtide.ltm.tables import ViewRows
 from viewtide.verify import DIFFERENCES_MAX, Difference, VerifyReport, run_verify
 

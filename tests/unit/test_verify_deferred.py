@@ -10,7 +10,7 @@ import pytest
 import viewtide as vt
 from viewtide.changetables.keys import table_range
 from viewtide.changetables.plan import Contribution
-from viewtide.ltm.driver import NEWEST
+from viewtide.ltm.reading import NEWEST
 
 VIEWS = {
     "groups": "SELECT p.cat, SUM(e.cost) AS cost, COUNT(*) AS n FROM e JOIN p ON e.p = p.id GROUP BY p.cat",

@@ -1,0 +1,121 @@
+"""What the API needs from whatever runs its transactions: one node with everything in its own process, or a cluster.
+
+`TransactionEngine` commits and reads, `Refreshing` knows how deferred views are, `Administration` changes tables and
+views and mends them. The classes of the embedded node are used as they are; those of a cluster are in `cluster/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ..ltm.catalog import Catalog, View
+from ..ltm.reading import Reader
+from ..ltm.tables import ViewRows
+from .hot_groups import HotGroups
+from .transaction import Request
+from .vms.managers import ViewManagerStatus
+
+if TYPE_CHECKING:
+    from .feed import Change
+    from .refresher import GroupStatus
+    from .verify import Outcome, Progress
+
+
+class LogFigures(NamedTuple):
+    """Of the commit log: transactions that were replayed at the start, the oldest position that is kept, the newest
+    one, and about how many bytes lie between them."""
+
+    replayed: int
+    oldest: int
+    newest: int
+    bytes: int
+
+
+class Reading(Protocol):
+    @property
+    def ltm(self) -> Reader: ...
+
+
+class TransactionEngine(Reading, Protocol):
+    """`commits_count` and the others count since it was opened."""
+
+    @property
+    def ltm_names(self) -> tuple[str, ...]: ...
+    @property
+    def commits_count(self) -> int: ...
+    @property
+    def flushes_count(self) -> int: ...
+    @property
+    def checkpoints_count(self) -> int: ...
+
+    def commit(self, request: Request) -> int:
+        """Its commit_ts, once it is durable. After an Error nothing has changed, unless it is CommitUnknown."""
+
+    async def commit_async(self, request: Request) -> int: ...
+
+    def change_catalog(self, change: Callable[[Catalog], Catalog]) -> None:
+        """Every transaction happens before the change or after it. `change` may be called more than once."""
+
+    def log_figures(self) -> LogFigures: ...
+
+
+class Managing(Protocol):
+    """The view managers, and commands to them."""
+
+    def add(self) -> int: ...
+    def remove(self, id: int) -> None: ...
+    def assign(self, id: int, ltm: str | None = None) -> None: ...
+    def withdraw(self, id: int) -> None: ...
+    def status(self) -> list[ViewManagerStatus]: ...
+
+
+class Refreshing(Protocol):
+    """Deferred views, by the name of one of them."""
+
+    @property
+    def managers(self) -> Managing: ...
+    @property
+    def hot_groups(self) -> HotGroups: ...
+
+    def watermark(self, name: str) -> int: ...
+
+    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float) -> int:
+        """Have it refreshed until its watermark is at `wanted_ts` or above; the watermark. StaleRead if that takes too
+        long."""
+
+    def aligned(self, names: Sequence[str], timeout_ms: float) -> AbstractContextManager[int]:
+        """The groups of these views at one new watermark; nobody goes on while the caller makes use of it."""
+
+    def status(self, name: str) -> GroupStatus: ...
+
+
+class Feeding(Protocol):
+    """The change tables of one view. `ts`: everything up to it was given."""
+
+    @property
+    def ts(self) -> int: ...
+
+    def has_news(self) -> bool: ...
+    def view(self) -> ViewRows: ...
+    def round(self) -> Iterator[Change]: ...
+
+
+class Administration(Protocol):
+    """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and `feed`."""
+
+    def create_view(self, view: View) -> None:
+        """With all that it needs; its id does not count. It returns when the view can be read."""
+
+    def build_index(self, table: str, columns: tuple[int, ...], name: str = "") -> None: ...
+
+    def switch(self, name: str, refresh: str) -> None:
+        """Change how a view is refreshed."""
+
+    def drop(self, views: Iterable[str], change: Callable[[Catalog], Catalog]) -> None:
+        """`change` drops these views, and perhaps tables."""
+
+    def repair(self, name: str, progress: Progress | None) -> Outcome: ...
+
+    def feed(self, view: ViewRows, since: int | None) -> Feeding: ...
