@@ -82,6 +82,14 @@ class Busy(OperationalError):
     retryable = True
 
 
+class LocalProtocolError(InternalError):
+    """This process would have said something that the other side may not accept. Raised before anything is sent."""
+
+
+class RemoteProtocolError(OperationalError):
+    """The other side said something that makes no sense. What it said is dropped and counted; nothing has changed."""
+
+
 class UnsupportedView(NotSupportedError):
     """A definition that cannot be kept incrementally. `reason` and `place` (line, column) say why and where."""
 

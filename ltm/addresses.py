@@ -1,0 +1,76 @@
+"""Addresses that processes listen on and connect to: tcp://host:port, IPv6 in brackets, and ipc://path."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import NamedTuple
+
+from ..changetables.errors import InterfaceError
+
+#: sun_path of a UNIX socket has 108 bytes, the last of them is 0.
+IPC_PATH_BYTES_MAX = 107
+_EVERYWHERE = "*"
+
+
+class Address(NamedTuple):
+    """`host` is without brackets; of an ipc address it is empty, and `path` is set."""
+
+    text: str
+    host: str
+    path: str
+
+    @property
+    def stays_here(self) -> bool:
+        """Nobody outside this machine can listen in."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def wants_ipv6(self) -> bool:
+        """ZeroMQ tries one address of a name only: an IPv4 one where there is any, because most listen there."""
+        if self.path or self.host == "localhost":
+            return False
+        if self.host == _EVERYWHERE:
+            return True
+        try:
+            return ipaddress.ip_address(self.host).version == 6
+        except ValueError:
+            return not _has_ipv4(self.host)
+
+
+def parse_address(text: str) -> Address:
+    scheme, found, rest = text.partition("://")
+    if scheme == "ipc" and rest and not rest.startswith(("@", "*")):
+        size = len(rest.encode())
+        if size > IPC_PATH_BYTES_MAX:
+            raise InterfaceError(
+                f"the path of {text!r} has {size} bytes, and a socket's has at most {IPC_PATH_BYTES_MAX}",
+                hint="use a shorter or a relative path",
+            )
+        return Address(text, "", rest)
+    host, colon, port = rest.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    right = found and scheme == "tcp" and host and colon and (bracketed or ":" not in host)
+    if not right or not _is_port(port):
+        raise InterfaceError(f"{text!r} is no address", hint="write tcp://host:port, tcp://[::1]:port or ipc://path")
+    return Address(text, host, "")
+
+
+def _is_port(text: str) -> bool:
+    return text == _EVERYWHERE or (text.isascii() and text.isdigit() and int(text) <= 65_535)
+
+
+def _has_ipv4(name: str) -> bool:
+    """Asks the resolver, as ZeroMQ will. A name that is not known now may be IPv4 when it is."""
+    try:
+        families = {family for family, *_ in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return True
+    return socket.AF_INET in families

@@ -1,0 +1,571 @@
+"""Messages between processes: one `Hub` for each process and thread, over ZeroMQ.
+
+A hub listens with a ROUTER, if it listens, and has a DEALER for each peer that it knows by name. Nothing here blocks
+but `poll`, and no thread of its own stands between a message and its reader: the loop that owns the hub polls, handles
+all that has arrived, and flushes once. All messages for one peer leave together (`batches`).
+
+What is bounded: a message and a batch in bytes, a batch in messages, the batches that wait for one peer in ZeroMQ, and
+the one that waits here. When all of that is full, `send` and `reply` return False: the caller says `Busy`. Without
+ZeroMQ's own limit on the number of frames in a message it is not bounded what somebody who speaks ZMTP sends without
+ever ending a message; so whoever is not on this machine needs a key.
+
+Without keys a hub talks only to its own machine, unless that is asked for explicitly. With keys (CURVE), everybody is
+who his key says, by the allow-list, and a key that is taken off the list is refused from then on, also on connections
+that are open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from ..changetables.errors import InterfaceError, LocalProtocolError, OperationalError, RemoteProtocolError
+from .addresses import Address, parse_address
+from .batches import (
+    BATCH_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    PAYLOADS_PER_BATCH_MAX,
+    header_of,
+    name_in,
+    pack_batch,
+    payloads_in,
+)
+from .keys import LOCAL, SERVER, AllowList, Identity, Keys
+
+__all__ = ["MESSAGE_BYTES_MAX", "AllowList", "Counts", "Hub", "Identity", "Keys", "Received", "new_keys"]
+
+#: Batches that wait in ZeroMQ for one peer, at either end. A batch is up to BATCH_BYTES_MAX, or one large message.
+QUEUE_BATCHES_MAX = 64
+#: What one `poll` gives at most: the caller has to answer before it takes more.
+RECEIVED_BATCHES_MAX = 1_024
+RECEIVED_BYTES_MAX = 64 * 2**20
+#: Connections whose names and queues are kept. One that is forgotten is known again by its next batch.
+ROUTES_MAX = 16_384
+#: Connections that wait to be accepted.
+BACKLOG = 1_024
+#: Who says nothing for so long is taken for gone; ZeroMQ itself asks and answers, also while Python is busy.
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000
+#: Who has connected and not shown by then that he speaks our protocol is disconnected.
+HANDSHAKE_MS_MAX = 5_000
+CONNECT_MS_MAX = 3_000
+RECONNECT_MS_MIN, RECONNECT_MS_MAX = 20, 2_000
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
+#: While a batch waits for a peer with a full queue, it is tried again so often.
+STUCK_RETRY_MS = 2
+#: Peers that are refused are logged at most so often; the rest is counted.
+LOG_EVERY_S = 1.0
+#: Handled in one `poll`, so that a flood of connections does not keep the loop from its peers.
+HANDSHAKES_PER_POLL_MAX = 64
+
+_ZAP_ADDRESS = "inproc://zeromq.zap.01"
+_MONITOR_ADDRESS = "inproc://refused"
+_FAILED_HANDSHAKES = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+
+_log = logging.getLogger("viewtide.transport")
+
+
+class Received(NamedTuple):
+    """A batch: `payloads` are encoded messages. `route` is opaque: give it to `Hub.reply`."""
+
+    route: object
+    who: Identity
+    payloads: list[bytes]
+
+
+@dataclass(slots=True)
+class Counts:
+    """For the metrics, since the hub was made. `malformed` may be counted up by whoever decodes the payloads."""
+
+    received_batches: int = 0
+    received_payloads: int = 0
+    sent_batches: int = 0
+    sent_payloads: int = 0
+    #: Peers without a key that is allowed, or whose handshake failed.
+    refused: int = 0
+    malformed: int = 0
+    #: Messages for peers that have gone.
+    dropped: int = 0
+    #: Messages that were not taken because a queue was full.
+    full: int = 0
+
+
+class _Outlet:
+    """What waits to be sent to one peer, and the way there."""
+
+    __slots__ = ("batch", "batch_bytes", "gone", "packed", "packed_count", "queued", "socket", "who")
+
+    def __init__(self, socket: zmq.Socket[bytes], who: Identity) -> None:
+        self.socket, self.who = socket, who
+        self.batch: list[bytes] = []
+        self.batch_bytes = 0
+        #: A batch of so many messages that did not fit into ZeroMQ's queue. It leaves before anything else.
+        self.packed = b""
+        self.packed_count = 0
+        #: Whether the next `flush` looks here.
+        self.queued = False
+        self.gone = False
+
+    def hand(self, frame: bytes) -> None:
+        """To ZeroMQ, which raises `Again` if its queue is full."""
+        self.socket.send(frame, zmq.DONTWAIT)
+
+    def clear(self) -> int:
+        """Drop everything; how many messages that were."""
+        count = len(self.batch) + self.packed_count
+        self.batch.clear()
+        self.batch_bytes = self.packed_count = 0
+        self.packed = b""
+        return count
+
+
+class _Peer(_Outlet):
+    """Somebody whom this hub connects to."""
+
+    __slots__ = ("address", "public_key")
+
+    def __init__(self, socket: zmq.Socket[bytes], who: Identity, address: str, public_key: str) -> None:
+        super().__init__(socket, who)
+        self.address, self.public_key = address, public_key
+
+
+class _Route(_Outlet):
+    """Somebody who has connected to this hub: one connection. `header` is how his batches begin."""
+
+    __slots__ = ("header", "routing_id", "user")
+
+    def __init__(self, socket: zmq.Socket[bytes], who: Identity, routing_id: bytes, user: str, header: bytes) -> None:
+        super().__init__(socket, who)
+        self.routing_id, self.user, self.header = routing_id, user, header
+
+    def hand(self, frame: bytes) -> None:
+        self.socket.send_multipart((self.routing_id, frame), zmq.DONTWAIT)
+
+
+class Hub:
+    """Not for several threads, but for `wake`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        listen: str | None = None,
+        keys: Keys | None = None,
+        allowed: AllowList | None = None,
+        insecure: bool = False,
+    ) -> None:
+        """`listen` is an address; port 0 or * is one that is free. With `keys`, who connects must be on the list
+        `allowed`. `insecure`: no keys are needed, wherever the peers are."""
+        self.name = name
+        self.address = ""
+        self.counts = Counts()
+        self._header = header_of(name)
+        self._keys, self._allowed, self._insecure = keys, allowed, insecure
+        self._peers: dict[str, _Peer] = {}
+        self._routes: dict[bytes, _Route] = {}
+        self._dirty: list[_Outlet] = []
+        self._stuck = False
+        self._room_batches = self._room_bytes = 0
+        self._log_at = 0.0
+        self._unlogged = 0
+        self._closed = False
+        self._wake_lock = threading.Lock()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._handlers: dict[object, Callable[[list[Received]], None]] = {}
+        self._router: zmq.Socket[bytes] | None = None
+        self._zap: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._watch(self._wake_fd, self._woken)
+        try:
+            if listen is not None:
+                self._listen(parse_address(listen))
+        except BaseException:
+            self.close()
+            raise
+
+    # Peers.
+
+    def know(self, peer: str, address: str, public_key: str = "") -> None:
+        """Connect to a peer. Again with another address or key, connects anew; what waits here for it is sent there."""
+        self._check_open()
+        known = self._peers.get(peer)
+        if known is not None and (known.address, known.public_key) == (address, public_key):
+            return
+        socket = self._connect(parse_address(address), public_key)
+        renewed = _Peer(socket, self._identity_of(peer, public_key), address, public_key)
+        if known is not None:
+            self._disconnect(known)
+            renewed.batch, renewed.batch_bytes = known.batch[:], known.batch_bytes
+            renewed.packed, renewed.packed_count = known.packed, known.packed_count
+            renewed.queued = known.queued
+            known.clear()
+            self._dirty = [renewed if outlet is known else outlet for outlet in self._dirty]
+        self._peers[peer] = renewed
+        self._watch(socket, lambda received: self._receive_from(renewed, received))
+
+    def forget(self, peer: str) -> None:
+        """Disconnect; what waits for it is dropped."""
+        known = self._peers.pop(peer, None)
+        if known is not None:
+            self._disconnect(known)
+            self.counts.dropped += known.clear()
+
+    def _disconnect(self, peer: _Peer) -> None:
+        peer.gone = True
+        self._unwatch(peer.socket)
+        peer.socket.close(0)
+
+    def knows(self, peer: str) -> bool:
+        return peer in self._peers
+
+    # Sending.
+
+    def send(self, peer: str, payload: bytes) -> bool:
+        """Queued until `flush`. False: the peer is not known, or its queue is full."""
+        known = self._peers.get(peer)
+        return known is not None and self._queue(known, payload)
+
+    def reply(self, route: object, payload: bytes) -> bool:
+        """To whoever a `Received` came from. Queued until `flush`. False: it has gone, or its queue is full."""
+        assert isinstance(route, _Outlet)
+        return self._queue(route, payload)
+
+    def flush(self) -> None:
+        """One batch for each peer leaves. What does not fit into a full queue stays, and is tried again."""
+        stuck: list[_Outlet] = []
+        for outlet in self._dirty:
+            outlet.queued = not self._push(outlet)
+            if outlet.queued:
+                stuck.append(outlet)
+        self._dirty, self._stuck = stuck, bool(stuck)
+
+    def _queue(self, outlet: _Outlet, payload: bytes) -> bool:
+        size = len(payload)
+        if size > MESSAGE_BYTES_MAX:
+            raise LocalProtocolError(f"a message of {size} bytes, at most {MESSAGE_BYTES_MAX}")
+        if outlet.gone:
+            self.counts.dropped += 1
+            return False
+        batch = outlet.batch
+        if batch and (outlet.batch_bytes + size > BATCH_BYTES_MAX or len(batch) >= PAYLOADS_PER_BATCH_MAX):
+            self._push(outlet)
+            if batch:
+                self.counts.full += 1
+                return False
+            return self._queue(outlet, payload)
+        if not outlet.queued:
+            outlet.queued = True
+            self._dirty.append(outlet)
+        batch.append(payload)
+        outlet.batch_bytes += size
+        return True
+
+    def _push(self, outlet: _Outlet) -> bool:
+        """Hand all that waits to ZeroMQ; False: some of it must wait."""
+        if outlet.packed_count and not self._hand_over(outlet):
+            return False
+        if not outlet.batch:
+            return True
+        outlet.packed, outlet.packed_count = pack_batch(self._header, outlet.batch), len(outlet.batch)
+        outlet.batch.clear()
+        outlet.batch_bytes = 0
+        return self._hand_over(outlet)
+
+    def _hand_over(self, outlet: _Outlet) -> bool:
+        try:
+            outlet.hand(outlet.packed)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH or not isinstance(outlet, _Route):
+                raise
+            outlet.gone = True
+            self._routes.pop(outlet.routing_id, None)
+            self.counts.dropped += outlet.clear()
+            return True
+        self.counts.sent_batches += 1
+        self.counts.sent_payloads += outlet.packed_count
+        outlet.packed, outlet.packed_count = b"", 0
+        return True
+
+    # Receiving.
+
+    def poll(self, timeout_ms: int) -> list[Received]:
+        """All that has arrived, up to a limit; waits for something if there is nothing. -1 waits for ever."""
+        self._check_open()
+        if self._allowed is not None and not self._allowed.look():
+            self._warn(f"the allow-list stays as it was: {self._allowed.trouble}")
+        if self._stuck:
+            self.flush()
+            if self._stuck and not 0 <= timeout_ms < STUCK_RETRY_MS:
+                timeout_ms = STUCK_RETRY_MS
+        received: list[Received] = []
+        self._room_batches, self._room_bytes = RECEIVED_BATCHES_MAX, RECEIVED_BYTES_MAX
+        for source, _ in self._poller.poll(timeout_ms):
+            self._handlers[source](received)
+        return received
+
+    def wake(self) -> None:
+        """From any thread: `poll` returns."""
+        with self._wake_lock:
+            if not self._closed:
+                os.eventfd_write(self._wake_fd, 1)
+
+    def _woken(self, received: list[Received]) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+
+    def _receive_from(self, peer: _Peer, received: list[Received]) -> None:
+        receive = peer.socket.recv
+        while self._room_batches > 0 and self._room_bytes > 0:
+            try:
+                frame = receive(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            if peer.socket.rcvmore:
+                _skip(peer.socket)
+                self._malformed("a batch in several frames", peer.who)
+                continue
+            try:
+                _, start = name_in(frame)
+                self._take(received, Received(peer, peer.who, payloads_in(frame, start)), len(frame))
+            except RemoteProtocolError as error:
+                self._malformed(str(error), peer.who)
+
+    def _receive(self, received: list[Received]) -> None:
+        """From those who have connected to this hub."""
+        router = self._router
+        assert router is not None
+        while self._room_batches > 0 and self._room_bytes > 0:
+            try:
+                routing_id, user = self._next_sender(router)
+            except zmq.Again:
+                return
+            frame = router.recv(zmq.DONTWAIT) if router.rcvmore else b""
+            if router.rcvmore:
+                _skip(router)
+                self._malformed("a batch in several frames", None)
+                continue
+            try:
+                route = self._route_of(routing_id, user, frame)
+                if route is not None:
+                    batch = Received(route, route.who, payloads_in(frame, len(route.header)))
+                    self._take(received, batch, len(frame))
+            except RemoteProtocolError as error:
+                self._malformed(str(error), None)
+
+    def _next_sender(self, router: zmq.Socket[bytes]) -> tuple[bytes, str]:
+        """Where the next batch came from, and by which key. The key is asked for each time: the sender may have chosen
+        the routing id of somebody who has left."""
+        if self._keys is None:
+            return router.recv(zmq.DONTWAIT), ""
+        first = router.recv(zmq.DONTWAIT, copy=False)
+        return first.bytes, str(first.get("User-Id"))
+
+    def _route_of(self, routing_id: bytes, user: str, frame: bytes) -> _Route | None:
+        """The connection that a batch came by; None: its sender is not allowed any more."""
+        route = self._routes.get(routing_id)
+        if self._keys is not None:
+            who = self._allowed.find(user) if self._allowed is not None else None
+            if who is None:
+                self._refuse(f"the key {user} is not allowed any more")
+                return None
+            if route is not None and route.user == user and route.who is who and frame.startswith(route.header):
+                return route
+            _, start = name_in(frame)
+        else:
+            if route is not None and frame.startswith(route.header):
+                return route
+            name, start = name_in(frame)
+            who = Identity(name, LOCAL)
+        assert self._router is not None
+        route = self._routes[routing_id] = _Route(self._router, who, routing_id, user, frame[:start])
+        if len(self._routes) > ROUTES_MAX:
+            del self._routes[next(iter(self._routes))]
+        return route
+
+    def _take(self, received: list[Received], batch: Received, size: int) -> None:
+        received.append(batch)
+        self._room_batches -= 1
+        self._room_bytes -= size
+        self.counts.received_batches += 1
+        self.counts.received_payloads += len(batch.payloads)
+
+    def _malformed(self, what: str, who: Identity | None) -> None:
+        self.counts.malformed += 1
+        self._room_batches -= 1
+        self._warn(f"dropped {what}" + (f" from {who.name}" if who is not None else ""))
+
+    # Who may connect.
+
+    def _authenticate(self, received: list[Received]) -> None:
+        """ZeroMQ asks, by its own protocol (ZAP), whether a key may connect."""
+        zap = self._zap
+        assert zap is not None and self._allowed is not None
+        for _ in range(HANDSHAKES_PER_POLL_MAX):
+            try:
+                version, request, _domain, address, _identity, mechanism, *credentials = zap.recv_multipart(
+                    zmq.DONTWAIT
+                )
+            except zmq.Again:
+                return
+            public = credentials[0].hex() if mechanism == b"CURVE" and credentials else ""
+            who = self._allowed.find(public)
+            if who is None:
+                self._refuse(f"{address.decode()}: the key {public or '(none)'} is not allowed")
+            status = (b"200", b"", public.encode()) if who is not None else (b"400", b"not allowed", b"")
+            zap.send_multipart((version, request, *status, b""))
+
+    def _handshake_failed(self, received: list[Received]) -> None:
+        assert self._monitor is not None
+        for _ in range(HANDSHAKES_PER_POLL_MAX):
+            try:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))
+            except zmq.Again:
+                return
+            if event["event"] & _FAILED_HANDSHAKES:
+                self._refuse("somebody connected who does not speak this protocol, or has no proper key")
+
+    def _refuse(self, why: str) -> None:
+        self.counts.refused += 1
+        self._warn(f"refused: {why}")
+
+    def _warn(self, what: str) -> None:
+        """Not more often than somebody can read it."""
+        now = time.monotonic()
+        if now < self._log_at:
+            self._unlogged += 1
+            return
+        more = f" (and {self._unlogged} more since the last such line)" if self._unlogged else ""
+        _log.warning("%s: %s%s", self.name, what, more)
+        self._log_at, self._unlogged = now + LOG_EVERY_S, 0
+
+    def _identity_of(self, peer: str, public_key: str) -> Identity:
+        """Somebody whom this hub connects to: by the list if his key is on it."""
+        if not public_key:
+            return Identity(peer, LOCAL)
+        listed = self._allowed.find(public_key) if self._allowed is not None else None
+        return Identity(peer, listed.role if listed is not None else SERVER)
+
+    # Sockets.
+
+    def _listen(self, address: Address) -> None:
+        if self._keys is None:
+            self._check_plaintext(address)
+        elif self._allowed is None:
+            raise InterfaceError(f"{address.text} needs a list of the keys that may connect", hint="give `allowed`")
+        router = self._router = self._socket(zmq.ROUTER, address)
+        router.router_mandatory = True
+        router.backlog = BACKLOG
+        if self._keys is not None:
+            self._zap = self._context.socket(zmq.REP)
+            self._zap.linger = 0
+            self._zap.bind(_ZAP_ADDRESS)
+            self._watch(self._zap, self._authenticate)
+            router.curve_server = True
+            router.curve_secretkey = bytes.fromhex(self._keys.secret)
+            router.zap_domain = b"viewtide"
+        self._watch_handshakes(router)
+        try:
+            router.bind(address.text)
+        except zmq.ZMQError as error:
+            raise OperationalError(
+                f"cannot listen on {address.text}: {error.strerror}",
+                hint="another process may have the port, or the directory is missing",
+            ) from error
+        if address.path:
+            os.chmod(address.path, 0o600)
+        self.address = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._watch(router, self._receive)
+
+    def _watch_handshakes(self, router: zmq.Socket[bytes]) -> None:
+        router.monitor(_MONITOR_ADDRESS, _FAILED_HANDSHAKES)
+        monitor = self._monitor = self._context.socket(zmq.PAIR)
+        monitor.linger = 0
+        # With a limit, ZeroMQ's own thread would wait for this one. An event is small, and a connection makes one.
+        monitor.rcvhwm = 0
+        monitor.connect(_MONITOR_ADDRESS)
+        self._watch(monitor, self._handshake_failed)
+
+    def _connect(self, address: Address, public_key: str) -> zmq.Socket[bytes]:
+        if not public_key:
+            self._check_plaintext(address)
+        elif self._keys is None:
+            raise InterfaceError(f"{address.text} needs a key of one's own", hint="give `keys`")
+        dealer = self._socket(zmq.DEALER, address)
+        dealer.reconnect_ivl, dealer.reconnect_ivl_max = RECONNECT_MS_MIN, RECONNECT_MS_MAX
+        dealer.connect_timeout = CONNECT_MS_MAX
+        if public_key and self._keys is not None:
+            dealer.curve_publickey = bytes.fromhex(self._keys.public)
+            dealer.curve_secretkey = bytes.fromhex(self._keys.secret)
+            dealer.curve_serverkey = bytes.fromhex(public_key)
+        dealer.connect(address.text)
+        return dealer
+
+    def _socket(self, kind: int, address: Address) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.linger = 0
+        socket.ipv6 = address.wants_ipv6
+        socket.maxmsgsize = FRAME_BYTES_MAX
+        socket.sndhwm = socket.rcvhwm = QUEUE_BATCHES_MAX
+        socket.heartbeat_ivl = HEARTBEAT_MS
+        socket.heartbeat_timeout = socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
+        socket.handshake_ivl = HANDSHAKE_MS_MAX
+        socket.tcp_keepalive = 1
+        socket.tcp_keepalive_idle, socket.tcp_keepalive_intvl = KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S
+        socket.tcp_keepalive_cnt = KEEPALIVE_PROBES
+        return socket
+
+    def _check_plaintext(self, address: Address) -> None:
+        if not (self._insecure or address.stays_here):
+            raise InterfaceError(
+                f"without keys, {address.text} would be open to everybody on the network",
+                hint="make keys with `viewtide keys new`, or say that it is meant (insecure)",
+            )
+
+    def _watch(self, source: zmq.Socket[bytes] | int, handler: Callable[[list[Received]], None]) -> None:
+        self._handlers[source] = handler
+        self._poller.register(source, zmq.POLLIN)
+
+    def _unwatch(self, source: zmq.Socket[bytes]) -> None:
+        del self._handlers[source]
+        self._poller.unregister(source)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InterfaceError(f"the hub {self.name} is closed")
+
+    def close(self) -> None:
+        """What was flushed and has not left is dropped: whoever must know that it arrived waits for an answer."""
+        with self._wake_lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._wake_fd)
+        if self._router is not None:
+            self._router.disable_monitor()
+        self._context.destroy(linger=0)
+
+
+def _skip(socket: zmq.Socket[bytes]) -> None:
+    """The rest of a message of several frames."""
+    while socket.rcvmore:
+        socket.recv(zmq.DONTWAIT)
+
+
+def new_keys(name: str, role: str) -> Keys:
+    public, secret = zmq.curve_keypair()
+    return Keys(name, role, z85.decode(public).hex(), z85.decode(secret).hex())
