@@ -71,9 +71,9 @@ soak: $(DEV_STAMP) $(POSTGRES_STAMP) ## all tests with many more examples and cr
 
 simulate: $(DEV_STAMP) ## thousands of seeds in the simulator; stopped, it goes on where it was
 	mkdir -p build/soak
-	$(BIN)/python -m tests.sim --scenario commit --seeds 6000 --first 100000 --jobs 2 --progress build/soak/commit.json
-	$(BIN)/python -m tests.sim --scenario cluster --seeds 3000 --first 100000 --jobs 2 --progress build/soak/cluster.json
-	$(BIN)/python -m tests.sim --scenario views --seeds 2000 --first 100000 --jobs 2 --progress build/soak/views.json
+	for run in commit-long:7000 commit:2000 cluster:1000 views:1000 views-cluster:500; do \
+		$(BIN)/python -m tests.sim --scenario "$${run%:*}" --seeds "$${run#*:}" --first 100000 --jobs 2 \
+			--progress "build/soak/$${run%:*}.json"; done
 
 format: $(DEV_STAMP) ## rewrite the sources: ruff format and the safe fixes
 	$(BIN)/ruff check --fix $(LINTED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from viewtide.coordinator.two_phase import coordinator as coordinators
 from viewtide.coordinator.two_phase.coordinator import Coordinator
 from viewtide.coordinator.two_phase.oracle import Oracle
@@ -12,11 +14,11 @@ from viewtide.ltm.two_phase.views import refresh_with
 from .commit_checkers import checkers
 from .commit_mutants import BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, MUTANTS, ONE_SLOW, STARVING, TOPPING
 from .faults import Mix, Planned, Surroundings
-from .liveness_checkers import Calm, Fair
+from .liveness_checkers import Calm, Fair, Liveness, Orphans
 from .network import Conditions
 from .process import Host
 from .scenario import Built, Scenario
-from .workload import CLIENTS, COORDINATORS, LISTS, LTMS, ORACLE, Client, key, range_map, tables
+from .workload import CLIENTS, COORDINATORS, LISTS, LTMS, ORACLE, Bursts, Client, key, range_map, tables
 from .world import World
 
 SAFETY_MS = 6_000
@@ -26,6 +28,13 @@ LIVENESS_MS_MAX = 60_000
 HOT_MS, STARVING_MS = 1_500, 3_000
 
 HISTORY_MS, CLEAN_MS = 1_500, 300
+
+#: A long run: the clients' work comes in short bursts, faults come all the time and last longer.
+LONG_MS = 240_000
+LONG_BURSTS = Bursts(400, 12_000)
+LONG_FAULTS_PER_SECOND = 0.35
+LONG_FAULT_MS_MAX = 12_000
+LONG_CLEAN_MS = 3_000
 
 CRASH_POINTS = (*participants.PROBES, *coordinators.PROBES)
 
@@ -64,6 +73,35 @@ def build(world: World) -> Built:
         spared=CLIENTS,
     )
     return Built(Surroundings(world, mix=mix), checkers(world))
+
+
+def _build_long(world: World) -> Built:
+    """Many faults in a long time, of which most last over a burst of work."""
+    built = build(world)
+    for name in CLIENTS:
+        world.nodes[name].factory = _patient_client
+    for name in LTMS:
+        world.nodes[name].factory = _long_participant
+    around = built.around
+    around.mix = replace(
+        around.mix,
+        per_second=LONG_FAULTS_PER_SECOND,
+        down_ms_max=LONG_FAULT_MS_MAX,
+        pause_ms_max=LONG_FAULT_MS_MAX,
+        partition_ms_max=LONG_FAULT_MS_MAX,
+        disturbed_ms_max=LONG_FAULT_MS_MAX,
+    )
+    return built
+
+
+def _patient_client(host: Host) -> Client:
+    return Client(host, LONG_MS + LONG_BURSTS.period_ms, bursts=LONG_BURSTS)
+
+
+def _long_participant(host: Host) -> Participant:
+    participant = _participant(host)
+    participant.clean_ms = LONG_CLEAN_MS
+    return participant
 
 
 def _build_calm(world: World) -> Built:
@@ -216,6 +254,24 @@ def plan_late(around: Surroundings) -> tuple[Planned, ...]:
     return _crashes(around, LTMS, 60)
 
 
+def _build_orphans(world: World) -> Built:
+    """Nothing fails but coordinators, at every point of their work, and for longer than anybody waits."""
+    built = build(world)
+    others = [checker for checker in built.checkers if not isinstance(checker, Liveness)]
+    return Built(built.around, (*others, Orphans(world)))
+
+
+def plan_orphans(around: Surroundings) -> tuple[Planned, ...]:
+    random = around.world.streams["plan"]
+    planned = []
+    for at_ms in range(200, SAFETY_MS - 500, 400):
+        point, passage = random.choice(coordinators.PROBES), random.randint(1, 4)
+        planned.append(Planned(at_ms * 1_000, "crash_at", (), random.randint(0, 1_500_000), point, passage))
+        at_us = at_ms * 1_000 + random.randint(0, 400_000)
+        planned.append(Planned(at_us, "crash", (random.choice(COORDINATORS),), random.randint(0, 1_500_000)))
+    return tuple(sorted(planned))
+
+
 def plan_clocks(around: Surroundings) -> tuple[Planned, ...]:
     """The oracle restarts while its clock stands still, because it was set back."""
     random = around.world.streams["plan"]
@@ -253,6 +309,26 @@ SCENARIO = Scenario(
         "list items": 8,
         "raised": 1,
     },
+)
+
+SCENARIO_LONG = Scenario(
+    name="commit-long",
+    summary="four minutes with a fault every three seconds, and work in bursts",
+    build=_build_long,
+    safety_ms=LONG_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+    traffic_min={"commits": 60, "reads": 40},
+)
+
+SCENARIO_ORPHANS = Scenario(
+    name="commit-orphans",
+    summary="coordinators die at every point, nothing else fails: nobody is in doubt for long",
+    build=_build_orphans,
+    plan=plan_orphans,
+    safety_ms=SAFETY_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+    crash_points=coordinators.PROBES,
+    traffic_min={"orphans": 1},
 )
 
 SCENARIO_CALM = Scenario(
@@ -367,6 +443,8 @@ DIRECTED = (
     SCENARIO_DISKS,
     SCENARIO_ONE_SLOW,
     SCENARIO_LATE,
+    SCENARIO_LONG,
+    SCENARIO_ORPHANS,
     SCENARIO_TOPPING,
 )
 SCENARIOS = (SCENARIO, *DIRECTED)

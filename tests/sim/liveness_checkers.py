@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import cast
 
+from viewtide.coordinator.cluster.leader import LEASE_MS
 from viewtide.coordinator.two_phase.coordinator import Coordinator
 from viewtide.coordinator.two_phase.messages import CONFLICT, Outcome, Submit
 from viewtide.ltm.two_phase.messages import COMMITTED, Ask, Attempt, TxId
@@ -74,6 +75,28 @@ class Liveness(Checker):
             if not isinstance(process, Coordinator) or process.work or process._settling:
                 return f"{name} has work"
         return ""
+
+
+class Orphans(Liveness):
+    """Where only coordinators die, nobody is in doubt for longer than two leases after that."""
+
+    IN_DOUBT_MS_MAX = 2 * LEASE_MS
+
+    def _measure(self, passed_ms: int) -> None:
+        super()._measure(passed_ms)
+        if passed_ms > self.IN_DOUBT_MS_MAX:
+            raise self.violation(f"in doubt for {passed_ms} ms after the coordinator's death, and all else is well")
+
+
+def in_doubt_p99_ms(traffic: Mapping[str, int]) -> int:
+    """The upper end of the bucket that the 99th percentile is in; 0 if nobody was in doubt."""
+    counts = [traffic.get(f"in doubt <= {end} ms", 0) for end in IN_DOUBT_MS]
+    passed = 0
+    for end, count in zip(IN_DOUBT_MS, counts, strict=True):
+        passed += count
+        if count and passed >= 0.99 * sum(counts):
+            return end
+    return 0
 
 
 class Calm(Checker):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
+from .liveness_checkers import in_doubt_p99_ms
 from .scenario import Mutant, Result, Run, Scenario, run_seed
 from .scenarios import SCENARIOS
 
@@ -205,7 +206,8 @@ def figures(totals: Totals) -> str:
     return (
         f"{totals.scenario}: {result.seeds} seeds ({totals.twice} twice), {result.simulated_us / 3.6e9:.2f} simulated "
         f"hours, {result.events} events, {result.sent} messages, {result.faults.total()} faults ({faults}), "
-        f"{result.crashes} crashes, {traffic}, {len(totals.violations)} violations, {rate:.0f} events/s, "
+        f"{result.crashes} crashes, {traffic}, in doubt p99 <= {in_doubt_p99_ms(result.traffic)} ms, "
+        f"{len(totals.violations)} violations, {rate:.0f} events/s, "
         f"{totals.seconds:.1f} s"
     )
 

@@ -1,4 +1,4 @@
-"""The scenarios, by name. The first is the one that runs when none is named."""
+"""The scenarios, by name."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ SCENARIOS: dict[str, Scenario] = {
         *views_cluster.SCENARIOS,
     )
 }
-DEFAULT = next(iter(SCENARIOS))
+DEFAULT = commit.SCENARIO.name

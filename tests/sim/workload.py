@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from functools import cache, partial
 from random import Random
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import viewtide
 from viewtide.changetables.keys import table_range
@@ -157,6 +157,18 @@ def range_map() -> RangeMap:
     return RangeMap(1, tuple(starts), tuple(LTMS[number % len(LTMS)] for number in range(len(starts))))
 
 
+class Bursts(NamedTuple):
+    """Clients work for the first `work_ms` of every `period_ms`: long runs with few events."""
+
+    work_ms: int
+    period_ms: int
+
+    def next_ms(self, at_ms: int) -> int:
+        """When whoever wants to work at `at_ms` does."""
+        into_ms = at_ms % self.period_ms
+        return at_ms if into_ms < self.work_ms else at_ms - into_ms + self.period_ms
+
+
 class Client:
     """It never crashes: it stands for the world outside. `operations` are chosen by weight."""
 
@@ -168,8 +180,10 @@ class Client:
         think_ms_max: int = THINK_MS_MAX,
         answer_ms_max: int = ANSWER_MS_MAX,
         coordinators: tuple[str, ...] = COORDINATORS,
+        bursts: Bursts | None = None,
     ) -> None:
         self._host = host
+        self._bursts = bursts
         self._working_ms = working_ms
         self._think_ms_max = think_ms_max
         self._answer_ms_max = answer_ms_max
@@ -192,7 +206,7 @@ class Client:
 
     def start(self, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
         self._end_ms = now_ms + self._working_ms
-        return Outputs(timers=((now_ms + self._host.random.randint(1, self._think_ms_max), "next"),))
+        return self._think(now_ms)
 
     def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
         open_ = self._open
@@ -236,8 +250,14 @@ class Client:
         try:
             self._open = next(self._operation) if answer is None else self._operation.send(answer)
         except StopIteration:
-            return Outputs(timers=((now_ms + self._host.random.randint(1, self._think_ms_max), "next"),))
+            return self._think(now_ms)
         return self._ask(now_ms)
+
+    def _think(self, now_ms: int) -> Outputs:
+        at_ms = now_ms + self._host.random.randint(1, self._think_ms_max)
+        if self._bursts is not None:
+            at_ms = self._bursts.next_ms(at_ms)
+        return Outputs(timers=((at_ms, "next"),))
 
     def _ask(self, now_ms: int) -> Outputs:
         """Again, and of another coordinator, if it was asked before."""

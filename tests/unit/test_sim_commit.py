@@ -8,12 +8,14 @@ import re
 import pytest
 
 from tests.sim import commit, runner
+from tests.sim.liveness_checkers import Orphans, in_doubt_p99_ms
 from tests.sim.scenario import Mutant, Scenario, run_seed
 from tests.sim.scenarios import SCENARIOS
 
 #: Seeds of the drawn scenario, and of each directed one.
 SEEDS = 340
 SEEDS_DIRECTED = 3
+SEEDS_ORPHANS = 100
 SEEDS_FAST = 4
 
 #: What only a patch that does not fit any more raises: such a mutant proves nothing.
@@ -29,6 +31,14 @@ def test_many_seeds_of_the_commit_protocol_hold_and_cover_what_they_name() -> No
     totals = runner.run_many("commit", 0, SEEDS, jobs=2)
     assert totals.violations == []
     assert runner.not_covered(commit.SCENARIO, totals.result) == []
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_dies_leaves_nobody_in_doubt_for_longer_than_two_leases() -> None:
+    totals = runner.run_many("commit-orphans", 0, SEEDS_ORPHANS, twice_every=0)
+    assert totals.violations == []
+    assert runner.not_covered(commit.SCENARIO_ORPHANS, totals.result) == []
+    assert 0 < in_doubt_p99_ms(totals.result.traffic) <= Orphans.IN_DOUBT_MS_MAX
 
 
 @pytest.mark.slow
