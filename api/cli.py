@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import __version__
 from .changetables.errors import Error
+
+if TYPE_CHECKING:
+    from .key_files import KeyDirectory
 
 SECONDS_MIN, SECONDS_MAX = 2.0, 3600.0
 WRITERS_MAX = 64
@@ -192,6 +195,68 @@ def verify(
         fine = run_verify(database, views or (), repair=repair, as_json=as_json, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
+
+
+keys = typer.Typer(
+    name="keys",
+    help="The keys by which processes and clients know each other.\n\n"
+    "A directory holds NAME.key for each key, readable by its owner only, and the list of all keys that are allowed. "
+    "Servers look at the list again when it changes.",
+    no_args_is_help=True,
+)
+app.add_typer(keys)
+KeysIn = Annotated[Path, typer.Option("--dir", help="The directory with the keys and the list.", show_default=False)]
+KeyName = Annotated[str, typer.Argument(help="Whose key it is.", show_default=False)]
+Role = Annotated[str, typer.Option(help="client, ltm, view-manager or admin.", show_default=False)]
+KeysJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@keys.command("new", help="Make a key and put it on the list.")
+def new_key(name: KeyName, role: Role, directory: KeysIn, as_json: KeysJson = False) -> None:
+    with _ended_properly():
+        _key_directory(directory, as_json).new(name, role)
+
+
+@keys.command("allow", help="Put a public key on the list whose owner keeps the secret one to himself.")
+def allow_key(
+    name: KeyName,
+    public: Annotated[str, typer.Argument(help="The public key.", show_default=False)],
+    role: Role,
+    directory: KeysIn,
+    as_json: KeysJson = False,
+) -> None:
+    with _ended_properly():
+        _key_directory(directory, as_json).allow(name, role, public)
+
+
+@keys.command("list", help="Show who is allowed.")
+def list_keys(directory: KeysIn, as_json: KeysJson = False) -> None:
+    with _ended_properly():
+        _key_directory(directory, as_json).list()
+
+
+@keys.command("rotate", help="Make a new key for a name. The old one stays allowed until it is revoked.")
+def rotate_key(name: KeyName, directory: KeysIn, as_json: KeysJson = False) -> None:
+    with _ended_properly():
+        _key_directory(directory, as_json).rotate(name)
+
+
+@keys.command("revoke", help="Take the keys of a name, or one public key, off the list.")
+def revoke_keys(
+    name: Annotated[str, typer.Argument(help="A name or a public key.", show_default=False)],
+    directory: KeysIn,
+    old: Annotated[bool, typer.Option("--old", help="All but the newest key of the name.")] = False,
+    as_json: KeysJson = False,
+) -> None:
+    with _ended_properly():
+        _key_directory(directory, as_json).revoke(name, only_old=old)
+
+
+def _key_directory(directory: Path, as_json: bool) -> KeyDirectory:
+    # Imported here: --help and --version need none of it.
+    from .key_files import KeyDirectory
+
+    return KeyDirectory(directory, as_json=as_json, out=sys.stdout)
 
 
 def _check_database(path: Path) -> None:

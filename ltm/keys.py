@@ -15,11 +15,14 @@ of characters that shells and TOML take for theirs.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,21 +62,16 @@ class Keys(NamedTuple):
     def __repr__(self) -> str:
         return f"Keys({self.name!r}, {self.role!r}, {self.public!r})"
 
-    def save(self, path: Path) -> None:
-        """Makes the directory if it is missing. A file that is there already is not overwritten."""
+    def save(self, path: Path, *, replace: bool = False) -> None:
+        """Makes the directory if it is missing. A file that is there already is overwritten only if that is meant."""
         check_identity(self.name, self.role)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_directory(path.parent)
         fields = "".join(f"{field} {getattr(self, field)}\n" for field in _FIELDS)
         text = f"# The key of {self.name}. Whoever can read this file can act as {self.name}.\n{fields}"
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise InterfaceError(f"there is a key in {path} already", hint="rotate it, or choose a new name") from None
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        if path.exists() and not replace:
+            raise InterfaceError(f"there is a key in {path} already", hint="rotate it, or choose another name")
+        _write_whole(path, text)
 
     @classmethod
     def load(cls, path: Path) -> Keys:
@@ -135,10 +133,24 @@ class AllowList:
         check_identity(entry.name, entry.role)
         if not _KEY.fullmatch(entry.public):
             raise InterfaceError(f"{entry.public!r} is no public key", hint="a key has 64 hexadecimal digits")
-        self._write({**self._entries, entry.public: entry})
+        with self._changing():
+            self._write({**self._entries, entry.public: entry})
 
     def revoke(self, public: str) -> None:
-        self._write({key: entry for key, entry in self._entries.items() if key != public})
+        with self._changing():
+            self._write({key: entry for key, entry in self._entries.items() if key != public})
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Two who change the list at the same time do so one after the other, and neither change is lost."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._read()
+            yield
+        finally:
+            os.close(descriptor)
 
     def _read(self) -> None:
         version = _version_of(self.path)
@@ -152,19 +164,8 @@ class AllowList:
         self._take(entries, version)
 
     def _write(self, entries: dict[str, Allowed]) -> None:
-        """All or nothing: a process that reads meanwhile sees the old list or the new one."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = "".join(f"{entry.public} {entry.name} {entry.role}\n" for entry in entries.values())
-        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
-        try:
-            with open(descriptor, "w", encoding="ascii") as file:
-                file.write(f"# Who may connect: public key, name, role. Changes count at once.\n{lines}")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        _write_whole(self.path, f"# Who may connect: public key, name, role. Changes count at once.\n{lines}")
         self._take(entries, _version_of(self.path))
 
     def _take(self, entries: dict[str, Allowed], version: tuple[int, int, int] | None) -> None:
@@ -223,6 +224,20 @@ def _read_guarded(path: Path, *, others_may: int, what: str) -> str:
     if len(data) > FILE_BYTES_MAX or not data.isascii():
         raise OperationalError(f"{path} is no {what}")
     return data.decode("ascii")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """All or nothing: whoever reads meanwhile sees the old file or the new one."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _check_directory(directory: Path) -> None:

@@ -278,13 +278,14 @@ def test_an_allow_list_that_gets_damaged_stays_as_it_was_and_says_so(
     allowed.add(Allowed("1" * 64, "a", CLIENT))
     for damage in ("nonsense\n", f"{'2' * 64} b king\n"):
         allowed.path.write_text(damage)
-        allowed.look()
+        assert not allowed.look() and allowed.look()
         assert allowed.find("1" * 64) == Identity("a", CLIENT)
         assert "line 1" in allowed.trouble
     allowed.path.write_text(f"# two\n\n{'2' * 64} b admin\n")
     allowed.look()
     assert not allowed.trouble and allowed.entries() == (Allowed("2" * 64, "b", ADMIN),)
     os.chmod(allowed.path, 0o666)
+    assert not allowed.look() and "0666" in allowed.trouble
     with pytest.raises(OperationalError, match="0666"):
         AllowList(allowed.path)
     allowed.path.unlink()
