@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from .changetables.errors import Error, IntegrityError, InterfaceError
 from .changetables.plan import Contribution
 from .changetables.types import Row as Values
-from .coordinator.embedded import check_table
-from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request
+from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request, check_table
 from .coordinator.transaction import Transaction as Machine
 from .ltm.reading import in_order
 from .ltm.tables import TableRows, Tables, ViewRows

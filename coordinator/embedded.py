@@ -30,10 +30,10 @@ from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
 from ..ltm.outputs import CommitRecord
 from ..ltm.steps import Published, StepRecord
-from ..ltm.tables import TableRows, Tables
+from ..ltm.tables import Tables
 from .ports import LogFigures
 from .timestamps import TimestampOracle
-from .transaction import Request, Transaction
+from .transaction import Request, Transaction, check_table
 
 #: Transactions that one flush covers at the most: bounds its size and the time for which the engine is taken.
 BATCH_TRANSACTIONS_MAX = 256
@@ -639,23 +639,6 @@ class Engine:
             with self.ltm.lock:
                 self.fail(InterfaceError("the database is closed"))
                 self.ltm.close()
-
-
-def check_table(name: str, used: TableRows, request: Request, tables: Tables) -> None:
-    """The table may have changed since the transaction began: new indexes and added columns do no harm."""
-    now = tables.by_name.get(name)
-    if now is None or now.table.id != used.table.id:
-        raise TransactionConflict(f"table {name!r} was dropped meanwhile", hint="run the transaction again")
-    if now.codec is used.codec or now.table.columns == used.table.columns:
-        return
-    added = now.table.columns[len(used.table.columns) :]
-    unfilled = any(not column.nullable and not column.has_default for column in added)
-    if unfilled or now.table.columns[: len(used.table.columns)] != used.table.columns:
-        raise TransactionConflict(f"the columns of table {name!r} changed meanwhile", hint="run the transaction again")
-    intents = request.writes.get(name, {})
-    for key, (expect, row, changes, touch) in intents.items():
-        if row is not None:
-            intents[key] = (expect, now.codec.pad(row), changes, touch)
 
 
 def wall_clock_ms() -> int:

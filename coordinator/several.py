@@ -47,9 +47,9 @@ from ..ltm.two_phase.messages import (
 from ..ltm.two_phase.participant import Participant
 from ..ltm.two_phase.records import LoggedWrite, Record, from_plain, to_plain
 from ..ltm.versions import ABSENT, IndexVersions, NotLoaded
-from .embedded import Engine, Pending, check_table
+from .embedded import Engine, Pending
 from .timestamps import STEP
-from .transaction import Request
+from .transaction import Request, check_table
 from .two_phase.attempt import AttemptAt
 from .two_phase.coordinator import Coordinator
 from .two_phase.messages import Outcome, Submit

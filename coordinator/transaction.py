@@ -336,3 +336,20 @@ def _merged(row: Row, changes: Mapping[int, Value]) -> Row:
     for position, value in changes.items():
         merged[position] = value
     return tuple(merged)
+
+
+def check_table(name: str, used: TableRows, request: Request, tables: Tables) -> None:
+    """The table may have changed since the transaction began: new indexes and added columns do no harm."""
+    now = tables.by_name.get(name)
+    if now is None or now.table.id != used.table.id:
+        raise TransactionConflict(f"table {name!r} was dropped meanwhile", hint="run the transaction again")
+    if now.codec is used.codec or now.table.columns == used.table.columns:
+        return
+    added = now.table.columns[len(used.table.columns) :]
+    unfilled = any(not column.nullable and not column.has_default for column in added)
+    if unfilled or now.table.columns[: len(used.table.columns)] != used.table.columns:
+        raise TransactionConflict(f"the columns of table {name!r} changed meanwhile", hint="run the transaction again")
+    intents = request.writes.get(name, {})
+    for key, (expect, row, changes, touch) in intents.items():
+        if row is not None:
+            intents[key] = (expect, now.codec.pad(row), changes, touch)

@@ -65,6 +65,14 @@ class RangeMap:
     term: int = 0
     hosts: dict[str, Hosting] = field(default_factory=dict)
     moves: tuple[Move, ...] = ()
+    #: The version of the catalog: votes of earlier ones are refused for good. 0: it never changes.
+    catalog: int = 0
+    #: Its S; 0 while it is pending: then its own votes are held off, too.
+    catalog_ts: int = 0
+
+    @property
+    def catalog_pending(self) -> bool:
+        return self.catalog > 0 and not self.catalog_ts
 
     def owner(self, key: bytes) -> str:
         return self.logs[bisect_right(self.starts, key) - 1]
@@ -183,16 +191,21 @@ class RangeMap:
         """The first map of another leader."""
         return replace(self, epoch=self.epoch + 1, term=self.epoch + 1)
 
+    def with_catalog(self, version: int, ts: int) -> RangeMap:
+        """Another version of the catalog is pending (`ts` 0), or open."""
+        return replace(self, epoch=self.epoch + 1, catalog=version, catalog_ts=ts)
+
     # -- as it is stored
 
     def pack(self) -> bytes:
         hosts = [(log, *host) for log, host in self.hosts.items()]
-        return codec.pack((self.epoch, self.term, self.starts, self.logs, hosts, self.moves))
+        catalog = (self.catalog, self.catalog_ts)
+        return codec.pack((self.epoch, self.term, self.starts, self.logs, hosts, self.moves, catalog))
 
     @classmethod
     def unpack(cls, data: bytes) -> RangeMap:
         stored: Any = codec.unpack(data)
-        epoch, term, starts, logs, hosts, moves = stored
+        epoch, term, starts, logs, hosts, moves, catalog = stored
         return cls(
             epoch,
             tuple(starts),
@@ -201,4 +214,5 @@ class RangeMap:
             term,
             {log: Hosting(incarnation, tuple(segments)) for log, incarnation, segments in hosts},
             tuple(Move(*move) for move in moves),
+            *catalog,
         )

@@ -1,4 +1,9 @@
-"""A coordinator in a cluster: it follows the range map, finds who answers for a log, and who leads. No I/O."""
+"""A coordinator in a cluster: it follows the range map and the catalog, finds who answers for a log, and who leads.
+No I/O.
+
+Changes of the catalog are passed on to whoever leads, again and again until they are answered. The answer is given when
+this coordinator works by the new catalog itself: what its client does next finds it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ltm.cluster import zk_messages as zk
+from ...ltm.cluster.catalogs import Catalogs, Stored, pack_catalog
 from ...ltm.cluster.keeper import Keeper
 from ...ltm.cluster.member import ORACLE
-from ...ltm.cluster.messages import LEADER, MAP, MOVED, OLD_TERM, SESSION_MS, FetchMap, ForLog, NewMap, NotHere
+from ...ltm.cluster.messages import (
+    CATALOG,
+    LEADER,
+    MAP,
+    MOVED,
+    OLD_CATALOG,
+    OLD_TERM,
+    SESSION_MS,
+    CatalogChanged,
+    CatalogIs,
+    ChangeCatalog,
+    FetchCatalog,
+    FetchMap,
+    ForLog,
+    NewMap,
+    NotHere,
+)
 from ...ltm.key_range import RangeMap
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
@@ -19,14 +41,28 @@ from ..two_phase.messages import ReadAt, RowsAt
 #: A read that met an old map is begun again after this long, until so much time has passed.
 READ_AGAIN_MS = 20
 READ_MS_MAX = 3_000
+#: A change of the catalog that is not answered is asked for again after this long.
+CHANGE_MS = 200
+#: So long somebody waits for another catalog before he is told what there is.
+FETCH_MS_MAX = 1_000
+#: Who wants to change the catalog or waits for one: beyond it newcomers are not heard, and ask again.
+WAITING_MAX = 1_000
 
 
 class ClusterCoordinator:
     def __init__(self, host: Host, tables: Tables) -> None:
         self.host = host
-        self.keeper = Keeper(SESSION_MS, (MAP, LEADER))
+        self.keeper = Keeper(SESSION_MS, (MAP, LEADER, CATALOG))
         self.map = RangeMap(0, (b"",), ("",))
+        #: `tables` are of the catalog before the first that is in ZooKeeper.
+        self.catalogs = Catalogs()
         self.inner = Coordinator(host, ORACLE, tables, self.map)
+        self.inner.tables_by_version = self.catalogs.tables_by_version
+        #: Changes of the catalog by their numbers, with who wants them; the answers that are held back until this one
+        #: has that catalog; and who waits for a newer one: by client and number, the version that he has.
+        self._changes: dict[int, tuple[str, ChangeCatalog]] = {}
+        self._changed: dict[int, CatalogChanged] = {}
+        self._fetching: dict[tuple[str, int], int] = {}
         #: Reads as their clients asked for them, and since when: by client and number.
         self._reads: dict[tuple[str, int], tuple[ReadAt, int]] = {}
         self._now_ms = 0
@@ -49,6 +85,8 @@ class ClusterCoordinator:
             self._adopt(RangeMap.unpack(message.data))
         elif isinstance(message, NotHere):
             self._fetch(message.epoch)
+        elif isinstance(message, ChangeCatalog | CatalogChanged | FetchCatalog):
+            self._about_catalog(sender, message)
         elif self.map.epoch:
             # Before its first map it knows nobody; clients ask again.
             self._look_at(message)
@@ -68,6 +106,10 @@ class ClusterCoordinator:
             known = self._reads.get((client, number))
             if known is not None:
                 self._carry_out(self.inner.receive(client, known[0], now_ms))
+        elif token[0] == "change":
+            self._ask_for_change(token[1])
+        elif token[0] == "fetch":
+            self._tell_catalog((token[1], token[2]))
         else:
             self._carry_out(self.inner.timer(token[1], now_ms))
         return self._out()
@@ -110,7 +152,9 @@ class ClusterCoordinator:
         keeper.receive(message)
         if keeper.state == zk.LOST:
             keeper.connect()
-        stored = keeper.nodes[MAP]
+        catalog, stored = keeper.nodes[CATALOG], keeper.nodes[MAP]
+        if catalog is not None and self.catalogs.adopt(Stored.unpack(catalog.data)):
+            self._adopted_catalog()
         if stored is not None:
             self._adopt(RangeMap.unpack(stored.data))
 
@@ -125,13 +169,72 @@ class ClusterCoordinator:
         if isinstance(message, Refused | NotServed):
             if message.epoch > self.map.epoch:
                 self._fetch(message.epoch)
-        elif isinstance(message, Vote) and message.reason == MOVED:
-            self.keeper.read(MAP)
+        elif isinstance(message, Vote):
+            if message.reason == MOVED:
+                self.keeper.read(MAP)
+            elif message.reason == OLD_CATALOG:
+                self.keeper.read(CATALOG)
 
     def _fetch(self, epoch: int) -> None:
         self.keeper.read(MAP)
         if epoch > self.map.epoch:
             self._to_leader(FetchMap(self.map.epoch))
+
+    # -- the catalog
+
+    def _adopted_catalog(self) -> None:
+        """Attempts that are under way keep the tables that they began with; they will be refused, and begin again."""
+        tables = self.catalogs.tables()
+        if tables is not None:
+            self.inner.tables = tables
+        for key, version in list(self._fetching.items()):
+            if tables is not None and tables.catalog.version > version:
+                self._tell_catalog(key)
+        for number in list(self._changed):
+            self._answer_change(number)
+
+    def _about_catalog(self, sender: str, message: ChangeCatalog | CatalogChanged | FetchCatalog) -> None:
+        match message:
+            case ChangeCatalog(number):
+                if number not in self._changes and len(self._changes) < WAITING_MAX:
+                    self._changes[number] = (sender, message)
+                    self._ask_for_change(number)
+            case CatalogChanged(number):
+                if number in self._changes:
+                    self._changed[number] = message
+                    self._answer_change(number)
+            case FetchCatalog(number, above_version):
+                key = (sender, number)
+                if len(self._fetching) < WAITING_MAX:
+                    self._fetching[key] = above_version
+                    if self.inner.tables.catalog.version > above_version or not self.catalogs.version:
+                        self._tell_catalog(key)
+                    else:
+                        self._timers.append((self._now_ms + FETCH_MS_MAX, ("fetch", *key)))
+
+    def _ask_for_change(self, number: int) -> None:
+        if number in self._changes:
+            self._to_leader(self._changes[number][1])
+            self._timers.append((self._now_ms + CHANGE_MS, ("change", number)))
+
+    def _answer_change(self, number: int) -> None:
+        answer = self._changed[number]
+        opened = self.catalogs.opened
+        if not answer.error and (opened is None or opened.version < answer.version):
+            self.keeper.read(CATALOG)
+            return
+        del self._changed[number]
+        self._send.append((self._changes.pop(number)[0], answer))
+
+    def _tell_catalog(self, key: tuple[str, int]) -> None:
+        if self._fetching.pop(key, None) is not None:
+            client, number = key
+            opened = self.catalogs.opened
+            if opened is None:
+                told = CatalogIs(number, 0, 0, pack_catalog(self.inner.tables.catalog))
+            else:
+                told = CatalogIs(number, opened.version, opened.ts, opened.data)
+            self._send.append((client, told))
 
     def _to_leader(self, message: object) -> None:
         node = self.keeper.nodes[LEADER]

@@ -12,21 +12,30 @@ not answer loses its logs, but not before the earlier leader has noticed that it
 
 What an LTM may answer without writing to its log, reads, ends with its lease, a timestamp below the bound. Before an
 LTM loses its logs the leader goes past its lease: whoever takes over draws a floor above it (rule H3).
+
+A change of the catalog takes two maps: with the first one the version is pending, with the second one it is open at S,
+which is drawn when every LTM has said, by one epoch of the map, that nothing of earlier ones is undecided (rule C1).
+Map and catalog are written together, so whoever leads next goes on where this one was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...changetables.errors import ProgrammingError
+from ...changetables.errors import Error, ProgrammingError
 from ...ltm.cluster import zk_messages as zk
+from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.cluster.keeper import Keeper
 from ...ltm.cluster.messages import (
     BOUND,
+    CATALOG,
     LEADER,
     LTMS,
     MAP,
+    OTHER_BASE,
     SESSION_MS,
+    CatalogChanged,
+    ChangeCatalog,
     Done,
     FetchMap,
     Lease,
@@ -69,6 +78,10 @@ CLOSING = "leader: about to close keys"
 OPENING = "leader: about to open keys"
 PUBLISHED = "leader: map published"
 PROBES = (ELECTED, TERM_BEGUN, LEADS, DROPPING, CLOSING, OPENING, PUBLISHED)
+CATALOG_BEGUN = "leader: about to make a catalog pending"
+CATALOG_CLEAN = "leader: about to open a catalog"
+CATALOG_PUBLISHED = "leader: catalog published"
+CATALOG_PROBES = (CATALOG_BEGUN, CATALOG_CLEAN, CATALOG_PUBLISHED)
 
 Command = Split | Merge | MoveRange
 
@@ -76,13 +89,16 @@ Command = Split | Merge | MoveRange
 class Leader:
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.keeper = Keeper(SESSION_MS, (MAP, BOUND, LEADER), (LTMS,))
+        self.keeper = Keeper(SESSION_MS, (MAP, BOUND, LEADER, CATALOG), (LTMS,))
         self.state = FOLLOWING
         #: As it stands in ZooKeeper, written by this leader in this term; with the versions of both nodes.
         self.map = RangeMap(0, (b"",), ("",))
         self._map_version = 0
         self._bound = 0
         self._bound_version = 0
+        #: The same of the catalog; the version is -1 as long as there is no node.
+        self.catalog = Stored()
+        self._catalog_version = -1
         self._oracle = TimestampOracle()
         self._lease_until_ms = 0
         self._elected_ms = 0
@@ -96,6 +112,11 @@ class Leader:
         self._ready: dict[int, str] = {}
         self._parked: list[tuple[str, Draw]] = []
         self._commands: list[tuple[str, Command]] = []
+        #: By life: the epoch in which nothing of earlier catalogs was undecided there.
+        self._clean: dict[str, int] = {}
+        #: Changes of the catalog, by number: who waits for the answer; and those that are not begun.
+        self._changing: dict[int, str] = {}
+        self._changes: list[ChangeCatalog] = []
         #: Counts terms: answers to what an earlier one asked mean nothing.
         self._terms = 0
         self._now_ms = 0
@@ -122,6 +143,8 @@ class Leader:
                     self._send.append((sender, NewMap(self.map.pack())))
             case Split() | Merge() | MoveRange():
                 self._command(sender, message)
+            case ChangeCatalog():
+                self._change_catalog(sender, message)
             case _:
                 assert sender == zk.ZOOKEEPER, f"unexpected message {message!r} from {sender}"
                 self._from_zookeeper(message)
@@ -184,7 +207,7 @@ class Leader:
 
     def _begin_term(self) -> None:
         """The first map and bound of this term: whatever an earlier leader means to write fails from now on."""
-        stored, bound = self.keeper.nodes[MAP], self.keeper.nodes[BOUND]
+        stored, bound, catalog = (self.keeper.nodes[path] for path in (MAP, BOUND, CATALOG))
         if stored is None or bound is None or self._writing_map:
             return
         self._writing_map = True
@@ -194,18 +217,22 @@ class Leader:
         ranges = RangeMap.unpack(stored.data).led_anew()
         before = int(bound.data)
         after = self._wanted_bound(before)
-        writes = (
+        writes: tuple[zk.Set, ...] = (
             zk.Set(0, MAP, ranges.pack(), stored.stat.version),
             zk.Set(0, BOUND, str(after).encode(), bound.stat.version),
         )
+        if catalog is not None:
+            # What is known of it may be old: then this fails.
+            writes = (*writes, zk.Set(0, CATALOG, catalog.data, catalog.stat.version))
 
         def then(answer: zk.Answer) -> None:
             self._writing_map = False
             if answer.error or term != self._terms:
-                self.keeper.read(MAP)
-                self.keeper.read(BOUND)
+                self._read_again()
                 return
             self.state = TAKING
+            if catalog is not None:
+                self.catalog, self._catalog_version = Stored.unpack(catalog.data), catalog.stat.version + 1
             self._elected_ms = elected_ms
             self.map, self._map_version = ranges, stored.stat.version + 1
             self._bound, self._bound_version = after, bound.stat.version + 1
@@ -227,8 +254,11 @@ class Leader:
         self._terms += 1
         self._lease_until_ms = 0
         self._moving_bound = self._writing_map = False
-        for known in (self._reached, self._heard_ms, self._leases, self._ready, self._parked):
+        for known in (self._reached, self._heard_ms, self._leases, self._ready, self._parked, self._clean):
             known.clear()
+        # Who asked for a change of the catalog asks again, whoever leads.
+        self._changing.clear()
+        self._changes.clear()
         for sender, command in self._commands:
             self._send.append((sender, Done(command.number, "another one leads now")))
         self._commands.clear()
@@ -274,8 +304,11 @@ class Leader:
 
     def _begin_again(self) -> None:
         self._step_down()
-        self.keeper.read(MAP)
-        self.keeper.read(BOUND)
+        self._read_again()
+
+    def _read_again(self) -> None:
+        for path in (MAP, BOUND, CATALOG):
+            self.keeper.read(path)
 
     def _is_leased(self) -> bool:
         return self._now_ms < self._lease_until_ms
@@ -321,6 +354,8 @@ class Leader:
         self._reached[life] = max(self._reached.get(life, 0), report.epoch)
         self._heard_ms[life] = self._now_ms
         self._ready.update(dict.fromkeys(report.ready, life))
+        if report.clean:
+            self._clean[life] = report.epoch
         if report.epoch < self.map.epoch:
             self._send.append((sender, NewMap(self.map.pack())))
         if self.state == LEADING and report.epoch >= self.map.term and self._leases.get(life) != 0:
@@ -360,9 +395,14 @@ class Leader:
         commands: list[tuple[str, object]] = []
         if self.state == LEADING:
             ranges = self._give_logs(ranges, alive)
-            ranges = self._obey(ranges, commands)
+            if not self.catalog.pending:
+                # Writers wait for the catalog: first things first.
+                ranges = self._obey(ranges, commands)
+        catalog = self.catalog
+        if self.state == LEADING and ranges.epoch == self.map.epoch:
+            ranges, catalog = self._next_catalog(ranges)
         if ranges.epoch != self.map.epoch:
-            self._publish(ranges, commands)
+            self._publish(ranges, commands, catalog)
         else:
             self._send += commands
 
@@ -434,9 +474,10 @@ class Leader:
                 answers.append((sender, Done(command.number)))
         return ranges
 
-    def _publish(self, ranges: RangeMap, answers: list[tuple[str, object]]) -> None:
+    def _publish(self, ranges: RangeMap, answers: list[tuple[str, object]], catalog: Stored) -> None:
         self._writing_map = True
         term = self._terms
+        changes_catalog = catalog is not self.catalog
 
         def then(answer: zk.Answer) -> None:
             if term != self._terms:
@@ -445,15 +486,94 @@ class Leader:
             if answer.error:
                 self._begin_again()
                 return
-            assert answer.stat is not None
-            self.map, self._map_version = ranges, answer.stat.version
+            self.map, self._map_version = ranges, version + 1
+            if changes_catalog:
+                self.catalog, self._catalog_version = catalog, catalog_version + 1
+                self.host.probe(CATALOG_PUBLISHED)
+                self.host.note("catalog", ranges.catalog, ranges.catalog_ts, catalog.entries[-1].data)
+                self._answer_changes()
             self.host.probe(PUBLISHED)
             self._send.extend(answers)
             self._announce()
             self._act()
 
-        data, version = ranges.pack(), self._map_version
-        self.keeper.ask(lambda number: zk.Set(number, MAP, data, version), then)
+        version, catalog_version = self._map_version, self._catalog_version
+        write = zk.Set(0, MAP, ranges.pack(), version)
+        if not changes_catalog:
+            self.keeper.ask(lambda number: write._replace(request=number), then)
+        elif catalog_version < 0:
+            made = zk.Create(0, CATALOG, catalog.pack())
+            self.keeper.ask(lambda number: zk.Multi(number, (write, made)), then)
+        else:
+            changed = zk.Set(0, CATALOG, catalog.pack(), catalog_version)
+            self.keeper.ask(lambda number: zk.Multi(number, (write, changed)), then)
+
+    # -- the catalog
+
+    def _change_catalog(self, sender: str, change: ChangeCatalog) -> None:
+        if self.state != LEADING:
+            return  # who asks asks again
+        known = next((done for done in self.catalog.done if done.number == change.number), None)
+        if known is not None:
+            self._send.append((sender, CatalogChanged(*known)))
+            return
+        entries = self.catalog.entries
+        if change.number in self._changing or (entries and entries[-1].number == change.number):
+            self._changing[change.number] = sender
+        elif len(self._changes) < COMMANDS_MAX:
+            self._changing[change.number] = sender
+            self._changes.append(change)
+            self._act()
+
+    def _why_not(self, change: ChangeCatalog) -> str:
+        if change.base_version != self.catalog.version:
+            return OTHER_BASE
+        try:
+            version = tables_of(change.data).catalog.version
+        except Error as error:
+            return f"the catalog cannot be used: {error}"
+        return "" if version > change.base_version else "the version of a new catalog is higher than the one before"
+
+    def _next_catalog(self, ranges: RangeMap) -> tuple[RangeMap, Stored]:
+        """Open the version that is pending, or begin another one."""
+        catalog = self.catalog
+        if catalog.pending:
+            ts = self._drawn_for_catalog() if self._all_clean() else 0
+            if not ts:
+                return ranges, catalog
+            self.host.probe(CATALOG_CLEAN)
+            return ranges.with_catalog(catalog.version, ts), catalog.open(ts)
+        while self._changes:
+            change = self._changes.pop(0)
+            why = self._why_not(change)
+            if why:
+                sender = self._changing.pop(change.number)
+                self._send.append((sender, CatalogChanged(change.number, catalog.version, 0, why)))
+                continue
+            self.host.probe(CATALOG_BEGUN)
+            version = tables_of(change.data).catalog.version
+            return ranges.with_catalog(version, 0), catalog.begin(version, change.number, change.data)
+        return ranges, catalog
+
+    def _all_clean(self) -> bool:
+        """Whoever takes over a log later has the map of this epoch, or a later one, and keeps to it."""
+        return all(self._clean.get(host.life) == self.map.epoch for host in self.map.hosts.values())
+
+    def _drawn_for_catalog(self) -> int:
+        """S. If another one leads by now it is not published: the map has another version, then."""
+        drawn = self._drawn(Draw(0, 1))
+        if drawn is None:
+            self._extend_bound()
+            return 0
+        self.host.note("issued", drawn.first, 1)
+        return drawn.first
+
+    def _answer_changes(self) -> None:
+        if not self.catalog.pending:
+            done = self.catalog.done[-1]
+            sender = self._changing.pop(done.number, "")
+            if sender:
+                self._send.append((sender, CatalogChanged(*done)))
 
     def _announce(self) -> None:
         """LTMs hear of it from ZooKeeper, too; this is faster when that is slow."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ...changetables.errors import Error, TransactionConflict
 from ...changetables.types import Row
+from ...ltm.cluster.messages import OLD_CATALOG, PENDING_CATALOG
 from ...ltm.key_range import RangeMap
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
@@ -41,6 +42,7 @@ from ...ltm.two_phase.messages import (
 )
 from ...ltm.two_phase.participant import CHANGED, ENDED, WOULD_WAIT
 from ..timestamps import STEP
+from ..transaction import Request, check_table
 from .attempt import ASKING, VOTING, AttemptAt
 from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit, together
 
@@ -57,6 +59,8 @@ ATTEMPTS_MAX = 30
 #: The first pause before another attempt; it doubles up to the second.
 BACKOFF_MS = 2
 BACKOFF_MS_MAX = 100
+#: The pause where the catalog is being changed: a few messages and two writes in ZooKeeper.
+CATALOG_MS = 15
 #: Outcomes that are remembered, for clients that ask twice.
 OUTCOMES_MAX = 10_000
 #: Transactions at work: beyond it newcomers are refused.
@@ -137,6 +141,8 @@ class Coordinator:
         self.oracle = oracle
         self.tables = tables
         self.ranges = ranges
+        #: Earlier catalogs, which some submits are made by.
+        self.tables_by_version: Callable[[int], Tables | None] = lambda version: None
         #: As of the participants.
         self.one_phase = True
         #: Are told of an attempt before votes are asked for (what it raises ends it), and that it is committed.
@@ -285,7 +291,12 @@ class Coordinator:
             self._begin_resolve(work)
             return
         works = [work, *others]
-        submit = work.submit if not others else together([each.submit for each in works])
+        try:
+            submits = [self._as_now(each.submit) for each in works]
+        except Error as error:
+            self._cannot_begin(works, error)
+            return
+        submit = submits[0] if not others else together(submits)
         priority = work.priority or start
         members = tuple([other.submit.tx_id for other in others])
         attempt = AttemptAt(
@@ -299,6 +310,34 @@ class Coordinator:
         for log, ask in attempt.begin():
             self._to_log(log, ask)
         self._timers.append((self._now_ms + RESEND_MS, ("resend", (work.submit.tx_id, start))))
+
+    def _as_now(self, submit: Submit) -> Submit:
+        """With rows as the tables are now. It raises if one of them is gone, or has become another one."""
+        tables, version = self.tables, submit.catalog_version
+        if version == tables.catalog.version or not submit.writes:
+            return submit
+        if not version:
+            gone = next((name for name, _ in submit.writes if name not in tables.by_name), None)
+            if gone is not None:
+                raise TransactionConflict(f"table {gone!r} was dropped meanwhile", hint=RUN_AGAIN)
+            return submit
+        before = self.tables_by_version(version)
+        if before is None:
+            raise TransactionConflict("the catalog has changed again and again meanwhile", hint=RUN_AGAIN)
+        request = Request(submit.tx_id)
+        for name, intents in submit.writes:
+            request.writes[name] = dict(intents)
+            check_table(name, before.by_name[name], request, tables)
+        return submit._replace(writes=tuple((name, tuple(some.items())) for name, some in request.writes.items()))
+
+    def _cannot_begin(self, works: list[_Work], error: Error) -> None:
+        if len(works) == 1:
+            self._close(works[0], _outcome_of(works[0], error))
+            return
+        for each in works:
+            # One of them cannot be done: each is tried alone.
+            each.attempts += 1
+            self._draw(each)
 
     def _current(self, attempt: tuple[TxId, int]) -> tuple[_Work, AttemptAt] | None:
         """The work on an attempt, if it is still the one that runs."""
@@ -337,9 +376,7 @@ class Coordinator:
             for each in works:
                 self._draw(each)
             return
-        state = CONFLICT if isinstance(error, TransactionConflict) else FAILED
-        said = (type(error).__name__, error.message, error.hint)
-        self._close(works[0], Outcome(works[0].submit.tx_id, state, 0, said))
+        self._close(works[0], _outcome_of(works[0], error))
 
     def fail(self, attempt: Attempt, error: Error) -> Outputs:
         """Rows that it needs cannot be read. No vote was asked for yet."""
@@ -383,6 +420,10 @@ class Coordinator:
             # Perhaps it is committed: somebody else submitted it, or this is an old copy.
             work.resolving = True
             self._draw(work)
+        elif reason in (OLD_CATALOG, PENDING_CATALOG):
+            # Nobody else wants what it wants: the attempt does not count.
+            self._timers.append((self._now_ms + CATALOG_MS, ("again", tx_id)))
+            work.attempts = min(work.attempts, ATTEMPTS_MAX // 2)
         elif work.attempts >= ATTEMPTS_MAX:
             error = ("TransactionConflict", f"refused again and again: {reason}", RUN_AGAIN)
             self._close(work, Outcome(tx_id, CONFLICT, 0, error))
@@ -593,6 +634,11 @@ class Coordinator:
         if error:
             answer = RowsAt(wanted.number, wanted.at, (), (), error)
         self._send.append((reading.client, answer))
+
+
+def _outcome_of(work: _Work, error: Error) -> Outcome:
+    state = CONFLICT if isinstance(error, TransactionConflict) else FAILED
+    return Outcome(work.submit.tx_id, state, 0, (type(error).__name__, error.message, error.hint))
 
 
 def _first_key(part: tuple[tuple[bytes, int, Row], ...]) -> bytes:

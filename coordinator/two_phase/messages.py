@@ -15,7 +15,8 @@ Intents: TypeAlias = tuple[tuple[str, tuple[tuple[bytes, Intent], ...]], ...]
 
 class Submit(NamedTuple):
     """Commit this. `again`: it was submitted before, and nobody said what became of it. `seen` and `seen_ranges` were
-    read at `snapshot` and must still hold. `refreshes` are a slot's part of a deferred view's step, at version `at`."""
+    read at `snapshot` and must still hold. `refreshes` are a slot's part of a deferred view's step, at version `at`.
+    `catalog_version`: the rows are as the tables were then; 0: they fit whatever catalog there is."""
 
     tx_id: TxId
     again: bool
@@ -25,6 +26,7 @@ class Submit(NamedTuple):
     seen_ranges: tuple[KeyRange, ...] = ()
     refreshes: tuple[Refresh, ...] = ()
     at: int = 0
+    catalog_version: int = 0
 
 
 def together(submits: Sequence[Submit]) -> Submit:

@@ -11,6 +11,8 @@ with a floor above it (rules H3 and T3).
 Taking over    the map gives a log to this life: seal and read all logs where its records are, replay them, draw a floor
 Moving keys    the map closes them: the source refuses whoever has not voted and waits for the others; the target
                fetches all versions, logs them, draws a floor, and says so; the leader opens them in the next map
+Catalogs       the map names the version: votes of earlier ones are refused for good, those of a pending one for the
+               moment; it is said when all earlier votes are decided; open at S, everything is marked at S (rule C1)
 """
 
 from __future__ import annotations
@@ -34,14 +36,18 @@ from ..two_phase.messages import (
 from ..two_phase.participant import Participant, RefreshRow
 from ..two_phase.records import Adopted
 from . import zk_messages as zk
+from .catalogs import Catalogs, Stored
 from .hosted import Hosted, Logged
 from .keeper import Keeper
 from .log_messages import LOGS, LogRecords, NoLog, Seal
 from .messages import (
+    CATALOG,
     LEADER,
     MAP,
     MOVED,
+    OLD_CATALOG,
     OLD_TERM,
+    PENDING_CATALOG,
     REPORT_MS,
     SESSION_MS,
     FetchMap,
@@ -70,6 +76,10 @@ ADOPTING = "member: keys adopted"
 READY = "member: adopted keys are ready"
 ADOPTED_MAP = "member: map adopted"
 PROBES = (TAKING_OVER, SEALED, TAKEN_OVER, OPENED, CLOSED, HANDING, ADOPTING, READY, ADOPTED_MAP)
+CATALOG_PENDING = "member: a catalog is pending"
+CATALOG_CLEAN = "member: nothing of earlier catalogs is undecided"
+CATALOG_OPEN = "member: a catalog is open"
+CATALOG_PROBES = (CATALOG_PENDING, CATALOG_CLEAN, CATALOG_OPEN)
 
 
 class LifeOver(Exception):
@@ -93,15 +103,18 @@ class Member:
         make: Callable[[Host, str, str, RefreshRow], Participant] = Participant,
     ) -> None:
         self.host = host
-        self.refresh = refresh
+        #: `refresh` is for views of a catalog that never changes.
+        self.catalogs = Catalogs(refresh)
         self._make = make
         self.life = ""
         self.map = RangeMap(0, (b"",), ("",))
         self.hosted: dict[str, Hosted] = {}
         #: Reads are answered up to this timestamp.
         self.lease = 0
-        self.keeper = Keeper(SESSION_MS, (MAP, LEADER))
+        self.keeper = Keeper(SESSION_MS, (MAP, LEADER, CATALOG))
         self._registered = False
+        #: The epoch in which it said that nothing of earlier catalogs is undecided.
+        self._clean_epoch = 0
         self._adoptions: dict[int, _Adoption] = {}
         #: For whom a timestamp was asked: a log and its own number, or "" and the number of a move.
         self._draws: dict[int, tuple[str, int]] = {}
@@ -180,6 +193,7 @@ class Member:
         return self._out()
 
     def _out(self) -> Outputs:
+        self._say_clean()
         self._send += self.keeper.send
         self.keeper.send.clear()
         out = Outputs(tuple(self._persist), tuple(self._send), tuple(self._timers))
@@ -212,7 +226,9 @@ class Member:
             raise LifeOver("the session with ZooKeeper is lost")
         if isinstance(message, zk.Session) and keeper.connected and not self._registered:
             keeper.ask(lambda number: zk.Create(number, node_of(self.life), b"", True), self._created)
-        stored = keeper.nodes[MAP]
+        catalog, stored = keeper.nodes[CATALOG], keeper.nodes[MAP]
+        if catalog is not None:
+            self._adopt_catalog(catalog.data)
         if stored is not None:
             self._adopt_map(RangeMap.unpack(stored.data))
 
@@ -231,7 +247,7 @@ class Member:
 
     def _tick(self) -> None:
         ready = tuple(number for number, adoption in self._adoptions.items() if adoption.ready)
-        self._to_leader(Report(self.life, self.map.epoch, ready))
+        self._to_leader(Report(self.life, self.map.epoch, ready, self._is_clean()))
         for hosted in self.hosted.values():
             if hosted.machine is None:
                 self._seal(hosted)
@@ -285,6 +301,10 @@ class Member:
                 raise LifeOver(f"{ranges.hosts[log].life} answers for {log} now")
             if hosted.machine is not None:
                 hosted.machine.epoch = ranges.epoch
+        if (ranges.catalog, ranges.catalog_ts) != (before.catalog, before.catalog_ts):
+            self.host.probe(CATALOG_OPEN if ranges.catalog_ts else CATALOG_PENDING)
+            for hosted in self.hosted.values():
+                self._keep_to_catalog(hosted)
         for move in before.moves:
             if move not in ranges.moves:
                 self._moved(move)
@@ -297,12 +317,64 @@ class Member:
                 hosted = Hosted(log, host.incarnation, ranges.epoch, host.segments[:-1])
                 self.hosted[log] = hosted
                 self._seal(hosted)
-        self._to_leader(Report(self.life, ranges.epoch))
+        self._to_leader(Report(self.life, ranges.epoch, (), self._is_clean()))
 
     def _behind(self) -> None:
         """Somebody knows a newer map."""
         self.keeper.read(MAP)
         self._to_leader(FetchMap(self.map.epoch))
+
+    # -- the catalog
+
+    def _adopt_catalog(self, data: bytes) -> None:
+        if self.catalogs.adopt(Stored.unpack(data)):
+            for hosted in self.hosted.values():
+                if hosted.machine is None:
+                    self._begin_if_read(hosted)
+
+    def _keep_to_catalog(self, hosted: Hosted) -> None:
+        """From now on nobody votes by an earlier catalog; and by this one only above its S (rule C1)."""
+        if hosted.machine is not None:
+            out = hosted.machine.refuse_older(self.map.catalog, OLD_CATALOG, self._now_ms)
+            self._carry_out(hosted, out)
+            self._mark_opened(hosted.machine)
+
+    def _mark_opened(self, machine: Participant) -> None:
+        """A vote by the new catalog may have a start from before S: it was drawn when that was not known yet."""
+        machine.marks.raise_floor(self.map.catalog_ts)
+
+    def _is_clean(self) -> bool:
+        return all(
+            hosted.machine is not None and not self._has_older_votes(hosted.machine) for hosted in self.hosted.values()
+        )
+
+    def _has_older_votes(self, machine: Participant) -> bool:
+        return machine.has_older_votes(self.map.catalog)
+
+    def _say_clean(self) -> None:
+        """As soon as it is so: writers wait for it."""
+        if self.map.catalog_pending and self._clean_epoch != self.map.epoch and self._is_clean():
+            self.host.probe(CATALOG_CLEAN)
+            self._clean_epoch = self.map.epoch
+            self._to_leader(Report(self.life, self.map.epoch, (), True))
+
+    def _of_other_catalog(self, prepare: Prepare) -> str:
+        """Why the vote is refused."""
+        if prepare.catalog_version < self.map.catalog:
+            return OLD_CATALOG
+        return PENDING_CATALOG if self.map.catalog_pending else ""
+
+    def _knows_catalog(self, version: int) -> bool:
+        """Whether a vote of this version can be judged, and carried out. If not, it is asked for again."""
+        if not self.map.catalog or version < self.map.catalog:
+            return True
+        if version > self.map.catalog:
+            self._behind()
+            return False
+        if self.catalogs.version < version:
+            self.keeper.read(CATALOG)
+            return False
+        return True
 
     # -- taking over
 
@@ -326,9 +398,13 @@ class Member:
     def _begin_if_read(self, hosted: Hosted) -> None:
         if len(hosted.found) < len(hosted.segments):
             return
+        if self.catalogs.version < self.map.catalog:
+            # There may be records of views that it does not know yet.
+            self.keeper.read(CATALOG)
+            return
         records = [record for segment in hosted.segments for record in hosted.found[segment]]
         hosted.found.clear()
-        machine = self._make(self.host, hosted.log, ORACLE, self.refresh)
+        machine = self._make(self.host, hosted.log, ORACLE, self.catalogs.refresh_row)
         machine.epoch = self.map.epoch
         hosted.begin(machine, len(records))
         out = machine.start(self._now_ms, records, hosted.incarnation)
@@ -337,6 +413,7 @@ class Member:
             machine.cells.drop(key, key + b"\0")
         self.host.probe(TAKEN_OVER)
         self._carry_out(hosted, out)
+        self._keep_to_catalog(hosted)
 
     # -- moving keys
 
@@ -443,6 +520,8 @@ class Member:
         if self._is_ahead(message):
             self._behind()
             return False
+        if isinstance(message, Prepare) and not self._knows_catalog(message.catalog_version):
+            return False
         why = self._why_refused(hosted, machine, message)
         if why:
             self._refuse(hosted, machine, sender, message, why)
@@ -463,6 +542,8 @@ class Member:
         known = isinstance(message, Prepare) and message.attempt in machine.parts
         if not known and self._is_of_old_term(message):
             return OLD_TERM
+        if isinstance(message, Prepare) and (why := self._of_other_catalog(message)):
+            return why
         keys: Iterable[bytes]
         ranges: tuple[KeyRange, ...] = ()
         if isinstance(message, Ask):

@@ -4,6 +4,7 @@
 /map                the range map
 /bound              a timestamp: nothing at or above it was issued, and no lease goes beyond it
 /ltms/<life>        ephemeral, one per life of an LTM process; "/" in its name is written ":"
+/catalog            the last versions of the catalog (`catalogs.Stored`)
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from ...changetables.types import Row
 from ..two_phase.messages import TxId
 
-LEADER, MAP, BOUND, LTMS = "/leader", "/map", "/bound", "/ltms"
+LEADER, MAP, BOUND, LTMS, CATALOG = "/leader", "/map", "/bound", "/ltms", "/catalog"
 #: ZooKeeper takes a process for gone when it has not heard of it for so long.
 SESSION_MS = 1_500
 #: An LTM reports to the leader so often.
@@ -22,6 +23,11 @@ REPORT_MS = 100
 #: Why something is refused: the map has changed, or the leader.
 MOVED = "the keys have another owner"
 OLD_TERM = "the timestamp is of an earlier leader"
+#: The catalog has changed: the vote is of an earlier one, or of one that is not open yet.
+OLD_CATALOG = "the catalog has changed meanwhile"
+PENDING_CATALOG = "the catalog is being changed"
+#: Why a change of the catalog is refused: it was made from another version. Fetch that, and make it again.
+OTHER_BASE = "the catalog has changed since this change was made"
 
 
 def node_of(life: str) -> str:
@@ -49,11 +55,13 @@ class NotHere(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Of an LTM to the leader, again and again: its map has reached `epoch`, and these moves can be opened."""
+    """Of an LTM to the leader, again and again: its map has reached `epoch`, and these moves can be opened. `clean`:
+    nothing that it answers for was voted for by an earlier catalog than that of the map, and is undecided."""
 
     life: str
     epoch: int
     ready: tuple[int, ...] = ()
+    clean: bool = False
 
 
 class Lease(NamedTuple):
@@ -125,3 +133,38 @@ class Done(NamedTuple):
 
     number: int
     error: str = ""
+
+
+class ChangeCatalog(NamedTuple):
+    """The catalog `data` (`catalogs.pack_catalog`) in the place of the version `base_version`, 0 if there was none: to
+    a coordinator, which passes it on to whoever leads until it is answered by `CatalogChanged`. `number` is one that
+    nobody else has: a change that is asked for again is not made again. The new version is higher, and no more."""
+
+    number: int
+    base_version: int
+    data: bytes
+
+
+class CatalogChanged(NamedTuple):
+    """The version is open at the timestamp `ts`, its S; with an `error` it is not, and `version` is the newest one."""
+
+    number: int
+    version: int
+    ts: int = 0
+    error: str = ""
+
+
+class FetchCatalog(NamedTuple):
+    """To a coordinator: the catalog, as soon as a version above `above_version` is open, or after a while as it is."""
+
+    number: int
+    above_version: int = -1
+
+
+class CatalogIs(NamedTuple):
+    """The newest version that is open, and its S. Version 0: none was ever made; `data` is what to begin with."""
+
+    number: int
+    version: int
+    ts: int
+    data: bytes

@@ -927,6 +927,23 @@ class Participant:
         self._refuse_for_good(attempt, sender, reason)
         return self._out()
 
+    # -- catalogs that change
+
+    def refuse_older(self, version: int, reason: str, now_ms: int) -> Outputs:
+        """Requests to vote that were made by an earlier catalog and still wait for something (rule C1)."""
+        self._now_ms = now_ms
+        for attempt, part in list(self.parts.items()):
+            prepare = part.prepare
+            if prepare is not None and not part.min_ts and prepare.catalog_version < version and attempt in self.parts:
+                self._refuse_for_good(attempt, part.coordinator, reason)
+        return self._out()
+
+    def has_older_votes(self, version: int) -> bool:
+        """Whether something is undecided that was voted for by an earlier catalog."""
+        return any(
+            part.min_ts and part.decided is None and part.catalog_version < version for part in self.parts.values()
+        )
+
     def adopt(self, adopted: Adopted, now_ms: int) -> Outputs:
         self._now_ms = now_ms
         self._log_record(adopted)

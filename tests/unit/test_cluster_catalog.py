@@ -1,0 +1,201 @@
+"""Changes of the catalog in a cluster: pending, then open at S; votes of earlier versions end with it (rule C1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.sim import cluster
+from tests.sim.process import Host, Outputs
+from tests.sim.workload import COORDINATORS, key, tables
+from tests.sim.world import World
+from viewtide.changetables.schema import Column, Table
+from viewtide.changetables.types import INT
+from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
+from viewtide.coordinator.transaction import ANY
+from viewtide.coordinator.two_phase.messages import CONFLICT, Outcome, ReadAt, RowsAt, Submit
+from viewtide.ltm.catalog import Catalog
+from viewtide.ltm.cluster.catalogs import Catalogs, Stored, pack_catalog, unpack_catalog
+from viewtide.ltm.cluster.messages import (
+    CATALOG,
+    MAP,
+    OTHER_BASE,
+    CatalogChanged,
+    CatalogIs,
+    ChangeCatalog,
+    FetchCatalog,
+)
+from viewtide.ltm.key_range import RangeMap
+from viewtide.ltm.two_phase.messages import COMMITTED
+
+MS = 1_000
+FIRST = tables().catalog
+
+
+def with_notes(catalog: Catalog) -> Catalog:
+    return catalog.with_table(Table(catalog.next_id, "notes", (Column("id", INT, False), Column("n", INT)), (0,)))
+
+
+class Designer:
+    """Sends what a test wants, and keeps what comes back."""
+
+    def __init__(self, host: Host) -> None:
+        self.received: list[object] = []
+        self.waiting: list[tuple[str, object]] = []
+
+    def start(self, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
+        return self.timer("send", now_ms)
+
+    def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
+        self.received.append(message)
+        return Outputs()
+
+    def persisted(self, lsn: int, now_ms: int) -> Outputs:
+        raise AssertionError("a designer writes nothing")
+
+    def timer(self, token: object, now_ms: int) -> Outputs:
+        send, self.waiting = tuple(self.waiting), []
+        return Outputs(send=send, timers=((now_ms + 10, "send"),))
+
+
+class Bench:
+    """A cluster without clients and faults."""
+
+    def __init__(self) -> None:
+        self.world = World(3, stops=(cluster.LifeOver,))
+        built = cluster.build(self.world)
+        assert built.around.zookeeper is not None
+        self.zookeeper = built.around.zookeeper
+        for name in (*cluster.CLIENTS, cluster.OPERATOR):
+            del self.world.nodes[name]
+        self.world.add("designer", Designer, disk=False)
+        self.world.boot()
+        self.world.run_until(2_000 * MS)
+
+    def ask(self, *messages: object, coordinator: str = COORDINATORS[0], ms: int = 1_500) -> list[object]:
+        """What is answered to these, sent in a moment."""
+        designer = self.world.nodes["designer"].process
+        assert isinstance(designer, Designer)
+        designer.received.clear()
+        designer.waiting += [(coordinator, message) for message in messages]
+        self.world.run_until(self.world.now_us + ms * MS)
+        return list(designer.received)
+
+    @property
+    def stored(self) -> Stored:
+        data = self.zookeeper.peek(CATALOG)
+        return Stored() if data is None else Stored.unpack(data)
+
+    @property
+    def map(self) -> RangeMap:
+        data = self.zookeeper.peek(MAP)
+        assert data is not None
+        return RangeMap.unpack(data)
+
+    def coordinator(self, name: str) -> ClusterCoordinator:
+        process = self.world.nodes[name].process
+        assert isinstance(process, ClusterCoordinator)
+        return process
+
+
+def test_a_change_is_open_at_a_timestamp_that_the_map_names() -> None:
+    bench = Bench()
+    assert bench.ask(FetchCatalog(1)) == [CatalogIs(1, 0, 0, pack_catalog(FIRST))]
+    after = with_notes(FIRST)
+    (answer,) = bench.ask(ChangeCatalog(7, 0, pack_catalog(after)))
+    assert isinstance(answer, CatalogChanged)
+    assert (answer.number, answer.version, answer.error) == (7, after.version, "")
+    assert (bench.map.catalog, bench.map.catalog_ts) == (after.version, answer.ts)
+    assert not bench.stored.pending
+    assert "notes" in bench.coordinator(COORDINATORS[0]).inner.tables.by_name
+
+
+def test_a_change_that_is_asked_for_again_is_not_made_again() -> None:
+    bench = Bench()
+    change = ChangeCatalog(7, 0, pack_catalog(with_notes(FIRST)))
+    first = bench.ask(change)
+    assert bench.ask(change, coordinator=COORDINATORS[1]) == first
+    assert len(bench.stored.entries) == 1
+
+
+def test_of_two_changes_of_one_version_the_second_is_refused() -> None:
+    bench = Bench()
+    changes = [ChangeCatalog(number, 0, pack_catalog(with_notes(FIRST))) for number in (7, 8)]
+    answers = bench.ask(*changes)
+    assert sorted(getattr(answer, "error", None) for answer in answers) == ["", OTHER_BASE]
+
+
+def test_what_is_no_catalog_is_refused() -> None:
+    bench = Bench()
+    (answer,) = bench.ask(ChangeCatalog(7, 0, b"\x01"))
+    assert isinstance(answer, CatalogChanged) and "cannot be used" in answer.error
+    assert bench.stored.entries == ()
+
+
+def test_who_waits_for_a_newer_catalog_is_told_when_it_is_open() -> None:
+    bench = Bench()
+    first = with_notes(FIRST)
+    bench.ask(ChangeCatalog(7, 0, pack_catalog(first)))
+    second = first.without_table("notes")
+    answers = bench.ask(FetchCatalog(1, first.version), ChangeCatalog(8, first.version, pack_catalog(second)))
+    (told,) = [answer for answer in answers if isinstance(answer, CatalogIs)]
+    assert (told.version, unpack_catalog(told.data).tables.keys()) == (second.version, second.tables.keys())
+
+
+def _submit(number: int, ts: int, catalog: Catalog) -> Submit:
+    write = (key("counters", 0), (ANY, (0, number), None, True))
+    return Submit((number, ts), False, (("counters", (write,)),), catalog_version=catalog.version)
+
+
+def test_a_transaction_is_committed_by_the_catalog_that_there_is_and_above_its_timestamp() -> None:
+    bench = Bench()
+    (read,) = bench.ask(ReadAt(1, 0, (key("counters", 0),)))
+    assert isinstance(read, RowsAt)
+    after = with_notes(FIRST)
+    # The second coordinator does not know: its vote is refused, it finds out, and tries again.
+    answers = bench.ask(ChangeCatalog(7, 0, pack_catalog(after)))
+    assert isinstance(answers[0], CatalogChanged)
+    (outcome,) = bench.ask(_submit(5, read.at, after), coordinator=COORDINATORS[1])
+    assert isinstance(outcome, Outcome)
+    assert outcome.state == COMMITTED and outcome.commit_ts > answers[0].ts
+
+
+def test_a_transaction_of_a_table_that_was_dropped_is_a_conflict() -> None:
+    bench = Bench()
+    (read,) = bench.ask(ReadAt(1, 0, (key("counters", 0),)))
+    assert isinstance(read, RowsAt)
+    first = with_notes(FIRST)
+    bench.ask(ChangeCatalog(7, 0, pack_catalog(first)))
+    second = first.without_table("notes")
+    bench.ask(ChangeCatalog(8, first.version, pack_catalog(second)))
+    third = with_notes(second)
+    bench.ask(ChangeCatalog(9, second.version, pack_catalog(third)))
+    rows = bench.coordinator(COORDINATORS[0]).catalogs.tables_by_version(first.version)
+    assert rows is not None
+    write = (rows.by_name["notes"].codec.keys.encode((1,)), (ANY, (1, 2), None, True))
+    (outcome,) = bench.ask(Submit((5, read.at), False, (("notes", (write,)),), catalog_version=first.version))
+    assert isinstance(outcome, Outcome)
+    assert outcome.state == CONFLICT and "'notes' was dropped meanwhile" in outcome.error[1]
+
+
+def test_the_catalog_of_a_timestamp_is_known_for_a_while() -> None:
+    catalogs = Catalogs()
+    first, second = with_notes(FIRST), with_notes(FIRST).without_table("notes")
+    stored = Stored().begin(first.version, 1, pack_catalog(first))
+    assert catalogs.adopt(stored) and catalogs.tables() is None
+    stored = stored.open(100).begin(second.version, 2, pack_catalog(second))
+    assert catalogs.adopt(stored)
+    newest = catalogs.tables()
+    assert newest is not None and "notes" in newest.by_name
+    assert catalogs.adopt(stored.open(200))
+    assert not catalogs.adopt(stored)
+    at = {ts: catalogs.tables_at(ts) for ts in (99, 100, 199, 200)}
+    assert at[99] is None
+    assert {ts: "notes" in found.by_name for ts, found in at.items() if found} == {100: True, 199: True, 200: False}
+
+
+def test_a_stored_catalog_is_read_as_it_was_written() -> None:
+    stored = Stored().begin(3, 1, b"a").open(10).begin(4, 2, b"b")
+    assert Stored.unpack(stored.pack()) == stored
+    for number in range(5, 12):
+        stored = stored.open(number * 10).begin(number, number, b"x")
+    assert [entry.version for entry in stored.entries] == [8, 9, 10, 11]
