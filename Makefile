@@ -25,6 +25,7 @@ FILE_LIST := $(VENV)/.package-files
 BASE_STAMP := build/.stamp-base
 DEV_STAMP := build/.stamp-dev
 POSTGRES_STAMP := $(VENV)/.stamp-postgres
+JAVA_STAMP := $(VENV)/.stamp-java
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -39,7 +40,7 @@ demo: $(BASE_STAMP) ## install into .venv and show Viewtide at work (no PostgreS
 
 install: $(DEV_STAMP) ## install into .venv with all that development needs
 
-test: $(DEV_STAMP) $(POSTGRES_STAMP) ## all tests, with full Hypothesis settings
+test: $(DEV_STAMP) $(POSTGRES_STAMP) $(JAVA_STAMP) ## all tests, with full Hypothesis settings
 	VIEWTIDE_TEST_PROFILE=full $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 check: static fast ## lint, types, import rules and the fast tests: under two minutes
@@ -61,10 +62,10 @@ imports: $(DEV_STAMP) ## import-linter: the direction of imports, one module per
 fast: $(DEV_STAMP) ## the fast tests, with few Hypothesis examples
 	VIEWTIDE_TEST_PROFILE=dev $(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
-bench: $(DEV_STAMP) $(POSTGRES_STAMP) ## the benches, with PostgreSQL as the peer
+bench: $(DEV_STAMP) $(POSTGRES_STAMP) $(JAVA_STAMP) ## the benches, with PostgreSQL as the peer
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-soak: $(DEV_STAMP) $(POSTGRES_STAMP) ## all tests with many more examples and crashes; takes long
+soak: $(DEV_STAMP) $(POSTGRES_STAMP) $(JAVA_STAMP) ## all tests with many more examples and crashes; takes long
 	VIEWTIDE_SOAK=1 $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 $(PYTEST_ARGS)
 	VIEWTIDE_LTMS=3 VIEWTIDE_TEST_PROFILE=full $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) --no-print-directory simulate
@@ -98,7 +99,8 @@ $(VENV_STAMP):
 # Strict editable mode (a tree of links) is what lets mypy see the mapped packages, and it does not see new files:
 # this list is rewritten only when a file comes or goes, and the installation depends on it.
 $(FILE_LIST): FORCE | $(VENV_STAMP)
-	@find $(PACKAGES) -name __pycache__ -prune -o \( -name '*.py' -o -name py.typed \) -print | LC_ALL=C sort > $@.new
+	@find $(PACKAGES) -name __pycache__ -prune -o \( -name '*.py' -o -name py.typed \
+		-o -name '*.thrift' -o -path '*/hbase/*' \) -print | LC_ALL=C sort > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
 $(BASE_STAMP): pyproject.toml $(FILE_LIST)
@@ -113,4 +115,8 @@ $(DEV_STAMP): pyproject.toml $(FILE_LIST)
 
 $(POSTGRES_STAMP): | $(VENV_STAMP)
 	.ci/system-packages.sh postgres
+	touch $@
+
+$(JAVA_STAMP): | $(VENV_STAMP)
+	.ci/system-packages.sh java
 	touch $@

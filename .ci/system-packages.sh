@@ -2,6 +2,7 @@
 # Makes sure that what pip cannot install is there. Nothing is changed when it already is.
 #   system-packages.sh venv PYTHON   the venv and ensurepip modules of that interpreter (Debian ships them apart)
 #   system-packages.sh postgres      the PostgreSQL server programs, for the benches: found, never started here
+#   system-packages.sh java          a JDK and Maven, for the HBase of the tests and of `viewtide cluster up`
 set -euo pipefail
 
 has_venv() {
@@ -15,6 +16,10 @@ has_postgres() {
         [ -x "$programs/initdb" ] && [ -x "$programs/postgres" ] && return 0
     done
     return 1
+}
+
+has_java() {
+    command -v java >/dev/null && command -v javac >/dev/null && command -v mvn >/dev/null
 }
 
 # give_up REASON PACKAGE...
@@ -66,8 +71,17 @@ postgres)
         has_postgres || give_up "The PostgreSQL server (still, after installing $server)" postgresql
     fi
     ;;
+java)
+    if ! has_java; then
+        jdk=openjdk-17-jdk-headless
+        prepare "A JDK with Maven" "$jdk" maven
+        apt-cache show "$jdk" >/dev/null 2>&1 || jdk=default-jdk-headless
+        install "$jdk" maven
+        has_java || give_up "A JDK with Maven (still, after installing $jdk)" "$jdk" maven
+    fi
+    ;;
 *)
-    echo "usage: system-packages.sh venv PYTHON | postgres" >&2
+    echo "usage: system-packages.sh venv PYTHON | postgres | java" >&2
     exit 2
     ;;
 esac

@@ -23,6 +23,9 @@ EXAMPLES_MIN = 10
 
 LTMS = (1, 3)
 
+# The real HBase, ZooKeeper and Thrift servers: started when a test asks for them.
+pytest_plugins = ["tests.hbase_servers"]
+
 SOAK = os.environ.get("VIEWTIDE_SOAK", "") not in ("", "0")
 PROFILE = "soak" if SOAK else os.environ.get("VIEWTIDE_TEST_PROFILE", "dev")
 

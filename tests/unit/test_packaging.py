@@ -23,7 +23,19 @@ PACKAGE_DIRS = {
 IMPORT_MS_MAX = 100.0
 IMPORT_RUNS = 7
 # Costly libraries that a user may never need: they are imported where they are first used.
-LAZY_LIBRARIES = {"happybase", "kazoo", "lmdb", "pandas", "pyarrow", "pyspark", "rich", "sqlglot", "typer", "zmq"}
+LAZY_LIBRARIES = {
+    "happybase",
+    "kazoo",
+    "lmdb",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "sqlglot",
+    "thriftpy2",
+    "typer",
+    "zmq",
+}
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -34,12 +46,12 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def tree_as_installed() -> set[str]:
-    """Every module and marker file of the repository, under the name that a user's site-packages should have."""
+    """Every module and data file of the repository, under the name that a user's site-packages should have."""
     return {
         f"{target}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, target in PACKAGE_DIRS.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed"
+        if path.suffix in (".py", ".thrift", ".java", ".xml") or path.name == "py.typed"
     }
 
 
