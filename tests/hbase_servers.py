@@ -31,6 +31,12 @@ def hbase_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Developm
         yield servers
 
 
+@pytest.fixture
+def zookeeper_path(hbase_servers: DevelopmentHbase) -> str:
+    """The servers, and a path of the test's own there."""
+    return f"{hbase_servers.zookeeper}/t{uuid.uuid4().hex[:12]}"
+
+
 @pytest.fixture(scope="session")
 def hbase_client(hbase_servers: DevelopmentHbase) -> Iterator[Hbase]:
     client = Hbase(hbase_servers.thrift)

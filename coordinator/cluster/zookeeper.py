@@ -1,8 +1,8 @@
 """ZooKeeper for the machines of one process: kazoo behind the messages of `zk_messages`. One session for all of them.
 
 Each machine is a *caller* (any object; a new one for each life of a machine, so that no answer to an earlier life is
-taken for one to the next). `request` never blocks. What comes back waits in a queue until `take`; `wake` is called from
-kazoo's threads whenever something was put there.
+taken for one to the next). `request` never blocks. What comes back waits in a queue until `take`; `on_more` is called
+from kazoo's threads whenever something was put there.
 
     connected   every caller that sent `Connect` is told, with the number of the session
     suspended   the connection is gone: what was asked is answered with ConnectionLoss, and so is what is asked now
@@ -64,20 +64,17 @@ class Login(NamedTuple):
     password: str = ""
 
 
+NOBODY = Login()
+
+
 class ZooKeeper:
-    def __init__(
-        self,
-        hosts: str,
-        session_ms: int,
-        wake: Callable[[], None] = lambda: None,
-        login: Login = Login(),  # noqa: B008
-    ) -> None:
+    def __init__(self, hosts: str, session_ms: int, login: Login = NOBODY) -> None:
         """`hosts` are "host:port,host:port/chroot"."""
         self.hosts, slash, chroot = hosts.partition("/")
         if not self.hosts:
             raise InterfaceError(f"no ZooKeeper host in {hosts!r}", hint='give "host:port,host:port/path"')
         self.chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
-        self._wake = wake
+        self.on_more: Callable[[], None] = lambda: None
         self._login = login
         self._client = self._make_client(self.hosts + self.chroot, session_ms)
         self._client.add_listener(self._state_changed)
@@ -194,7 +191,7 @@ class ZooKeeper:
             self._callers[caller] = partial(self._watched, caller)
             if self._state == zk.CONNECTED:
                 self._queue.append((caller, zk.Session(zk.CONNECTED, self._session())))
-        self._wake()
+        self.on_more()
 
     def _session(self) -> int:
         known = self._client.client_id
@@ -202,7 +199,7 @@ class ZooKeeper:
 
     def _put(self, caller: Hashable, message: object) -> None:
         self._queue.append((caller, message))
-        self._wake()
+        self.on_more()
 
     # -- what kazoo calls from its threads
 
@@ -215,7 +212,7 @@ class ZooKeeper:
             if self._state == zk.LOST:
                 # Whoever wants the next session says so.
                 self._callers.clear()
-        self._wake()
+        self.on_more()
 
     def _watched(self, caller: Hashable, event: WatchedEvent) -> None:
         what = _WATCHED.get(event.type)

@@ -106,7 +106,7 @@ class RealCaller:
 Open = Callable[[], Caller]
 
 
-@pytest.fixture(params=["simulator", "real"])
+@pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.slow)])
 def open_caller(request: pytest.FixtureRequest) -> Iterator[Open]:
     """A function that connects one more client to the same, empty tree."""
     if request.param == "simulator":
@@ -302,6 +302,7 @@ def test_a_broken_connection_suspends_and_the_session_goes_on(open_caller: Open)
 # What only the real one has.
 
 
+@pytest.mark.slow
 def test_two_callers_of_one_process_share_the_session(zookeeper_path: str) -> None:
     caller = RealCaller(zookeeper_path)
     try:
@@ -324,6 +325,7 @@ def test_two_callers_of_one_process_share_the_session(zookeeper_path: str) -> No
         caller.servers.stop()
 
 
+@pytest.mark.slow
 def test_a_forgotten_caller_hears_nothing_more(zookeeper_path: str) -> None:
     caller = RealCaller(zookeeper_path)
     try:
@@ -334,6 +336,7 @@ def test_a_forgotten_caller_hears_nothing_more(zookeeper_path: str) -> None:
         caller.servers.stop()
 
 
+@pytest.mark.slow
 def test_nodes_belong_to_the_user_who_created_them(zookeeper_path: str) -> None:
     mine = real.ZooKeeper(zookeeper_path, SESSION_MS, login=real.Login("viewtide", "secret"))
     mine.start()
