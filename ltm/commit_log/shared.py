@@ -63,10 +63,11 @@ class SharedDirectory:
         _sync_directory(place)
         _sync_directory(self._directory)
         end = _end_of(place)
-        records = _read(place)
         if end is None:
-            end = _settle(place, records[-1].lsn if records else 0)
-        return [record for record in records if record.lsn <= end]
+            found = _read(place)
+            end = _settle(place, found[-1].lsn if found else 0)
+        # Once more: another one who was first may have read further.
+        return [record for record in _read(place) if record.lsn <= end]
 
     def read(self, log: str, from_lsn: int) -> tuple[list[LogRecord], bool] | None:
         place = self._place(log)
