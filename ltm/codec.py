@@ -7,6 +7,8 @@ Extension types carry what msgpack lacks: 1 decimal (its text), 2 date (ordinal)
 from __future__ import annotations
 
 import datetime
+import re
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 
@@ -18,8 +20,15 @@ from ..changetables.types import NAN, Row
 
 #: No record, row or part of one is longer; a flush is bounded by the driver well below it.
 DECODED_BYTES_MAX = 2**31 - 1
+#: The longest number that a peer may send: more digits than PostgreSQL's numeric has. Larger ones take long to read.
+PEER_EXTENSION_BYTES_MAX = 150_000
+#: A buffer that had to grow beyond this is not kept.
+KEPT_BUFFER_BYTES_MAX = 256 * 2**10
+SMALL_BUFFER_BYTES = 16 * 2**10
 
 _DECIMAL, _DATE, _TIMESTAMP, _BIG_INT = 1, 2, 3, 4
+#: How every NaN and infinity begins, of 4 or 8 bytes; found by chance elsewhere, it costs only time.
+_NAN_MAY_BE = re.compile(rb"[\xca\xcb][\x7f\xff]")
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -73,6 +82,78 @@ def unpack_stream(data: bytes) -> Iterator[tuple[object, ...]]:
     unpacker = msgpack.Unpacker(ext_hook=_from_extension, use_list=False, max_buffer_size=DECODED_BYTES_MAX)
     unpacker.feed(data)
     yield from unpacker
+
+
+class NotUnderstood(Exception):
+    """Bytes that a peer has sent are no plain value."""
+
+
+class _Buffered(threading.local):
+    """A packer and unpackers that keep their buffers between calls, which saves a third of the time."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.pack = make_pack()
+        sizes = {"read_size": SMALL_BUFFER_BYTES, "max_buffer_size": DECODED_BYTES_MAX}
+        self.structure = msgpack.Unpacker(**sizes)
+        self.values = msgpack.Unpacker(ext_hook=_from_peer_extension, use_list=False, strict_map_key=False, **sizes)
+        self.read_bytes = 0
+
+
+def _from_peer_extension(code: int, data: bytes) -> object:
+    if len(data) > PEER_EXTENSION_BYTES_MAX:
+        raise NotUnderstood(f"a number of {len(data)} bytes")
+    return _from_extension(code, data)
+
+
+_buffered = _Buffered()
+
+
+def pack_for_peer(value: object) -> bytes:
+    """As `pack`, but quicker for many small values."""
+    packed = _buffered.pack(value)
+    if len(packed) > KEPT_BUFFER_BYTES_MAX:
+        _buffered.reset()
+    return packed
+
+
+def unpack_from_peer(data: bytes, start: int) -> object:
+    """The value that begins at `start` and ends with `data`. Raises `NotUnderstood`, whatever is wrong with the bytes.
+
+    It takes memory in proportion to them only. An array that says it is long makes the unpacker take the memory for it
+    at once, and arrays in arrays do so a thousand times: so the structure is walked through first, which makes nothing.
+    """
+    buffered = _buffered
+    size = len(data) - start
+    try:
+        part = memoryview(data)[start:]
+        buffered.structure.feed(part)
+        buffered.structure.skip()
+        buffered.read_bytes += size
+        if buffered.structure.tell() != buffered.read_bytes:
+            raise NotUnderstood("there are bytes after the end")
+        buffered.values.feed(part)
+        value: object = buffered.values.unpack()
+        if (b"\xcb" in data or b"\xca" in data) and _NAN_MAY_BE.search(data) is not None:
+            value = _one_nan_in(value)
+    except Exception as error:
+        # Decoding raises many things, none of which is this process's fault. What is in the buffers is of no use.
+        buffered.reset()
+        raise NotUnderstood(str(error) or type(error).__name__) from error
+    if size > KEPT_BUFFER_BYTES_MAX:
+        buffered.reset()
+    return value
+
+
+def _one_nan_in(value: object) -> object:
+    """Every NaN in it as the one that the engine knows."""
+    if value.__class__ is tuple:
+        return tuple([_one_nan_in(each) for each in value])
+    if value.__class__ is dict:
+        return {key: _one_nan_in(each) for key, each in value.items()}
+    return NAN if value.__class__ is float and value != value else value
 
 
 def unpack_row(data: bytes) -> Row:

@@ -1,0 +1,15 @@
+"""The numbers of the messages between clients and coordinators."""
+
+from __future__ import annotations
+
+from ...ltm.wire import register_all
+from . import messages
+
+#: Never changed, only added to.
+TABLE = {
+    128: messages.Submit,
+    129: messages.Outcome,
+    130: messages.ReadAt,
+    131: messages.RowsAt,
+}
+register_all(TABLE)
