@@ -41,7 +41,7 @@ struct Delete {
   1: required binary row,
   2: optional list<Column> columns,
   3: optional i64 timestamp,
-  // 0 one version of a column, 1 all up to a timestamp, 2 all of a family
+  // 0 one version of a column, 1 all up to a timestamp, 2 the same of a family, 3 one version of a family
   4: optional i32 kind = 1
 }
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import thriftpy2
 from thriftpy2.protocol import TBinaryProtocolFactory, TCyBinaryProtocolFactory
-from thriftpy2.thrift import TClient, TException
+from thriftpy2.thrift import TApplicationException, TClient, TException
 from thriftpy2.transport import TBufferedTransportFactory, TCyBufferedTransportFactory, TSocket, TTransportException
 
 from ..changetables.errors import InterfaceError, OperationalError, Unavailable
@@ -78,11 +78,13 @@ class RowOf(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """One version of some columns of a row (family, qualifier)."""
+    """The version `timestamp` of some columns of a row (family, qualifier), or of all in a family (qualifier None)."""
 
     row: bytes
     timestamp: int
-    columns: Sequence[tuple[bytes, bytes]]
+    columns: Sequence[tuple[bytes, bytes | None]]
+    #: All versions up to it as well.
+    older: bool = False
 
 
 class ScanOf(NamedTuple):
@@ -269,6 +271,12 @@ class Hbase:
             # A whole answer: the connection is good.
             self._give_back(endpoint, client)
             raise _refused(error) or error from None
+        except TApplicationException as error:
+            # The server's own code failed on it: a column without a name, a cell that is too large.
+            client.close()
+            raise HbaseRefused(
+                f"HBase failed on the call: {_text(error)}", hint="its Thrift server's log says more"
+            ) from None
         except BaseException as error:
             client.close()
             if isinstance(error, (OSError, TTransportException)):
@@ -375,12 +383,20 @@ def _put(row: RowOf) -> Any:
     return _idl.Put(row=row.row, values=values)
 
 
+#: What a delete is about, as HBase numbers it.
+_ONE_VERSION, _UP_TO, _FAMILY_UP_TO, _FAMILY_VERSION = range(4)
+
+
 def _delete(removal: Removal) -> Any:
     columns = [
         _idl.Column(family=family, qualifier=qualifier, timestamp=removal.timestamp)
         for family, qualifier in removal.columns
     ]
-    return _idl.Delete(row=removal.row, columns=columns, kind=0)
+    if removal.columns[0][1] is None:
+        kind = _FAMILY_UP_TO if removal.older else _FAMILY_VERSION
+    else:
+        kind = _UP_TO if removal.older else _ONE_VERSION
+    return _idl.Delete(row=removal.row, columns=columns, kind=kind)
 
 
 def _table_name(table: bytes) -> Any:

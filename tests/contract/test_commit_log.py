@@ -14,13 +14,15 @@ import pytest
 
 from viewtide.changetables.errors import DataError, InterfaceError, OperationalError
 from viewtide.ltm.commit_log import format as log_format
+from viewtide.ltm.commit_log.hbase import HbaseLog, create_log_table
 from viewtide.ltm.commit_log.memory import MemoryLog
 from viewtide.ltm.commit_log.segments import INDEX_BYTES, SPARE_SEGMENTS_MAX, SegmentLog
+from viewtide.ltm.hbase_client import Hbase
 from viewtide.ltm.ports import CommitLog
 
 SEGMENT_BYTES = 4096
 
-AnyLog: TypeAlias = SegmentLog | MemoryLog
+AnyLog: TypeAlias = SegmentLog | MemoryLog | HbaseLog
 
 
 def payloads(count: int, start: int = 1) -> list[bytes]:
@@ -206,6 +208,20 @@ class DurableCommitLogContract(CommitLogContract):
         for payload in written[2:]:
             log.append(payload)
         assert contents(self.open_log(tmp_path)) == numbered(written)
+
+
+@pytest.mark.slow
+class TestHbaseLog(DurableCommitLogContract):
+    """What only it does is in tests/hbase/test_log.py."""
+
+    @pytest.fixture(autouse=True)
+    def table(self, hbase_client: Hbase) -> None:
+        """One table for all tests: each has the names of its own folder."""
+        hbase_client.create_namespace("contract")
+        self._client, self._table = hbase_client, create_log_table(hbase_client, "contract")
+
+    def open_log(self, directory: Path) -> HbaseLog:
+        return HbaseLog(self._client, self._table, str(directory))
 
 
 class TestMemoryLog(CommitLogContract):
