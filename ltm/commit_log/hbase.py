@@ -12,9 +12,9 @@
   with a row of kind 2, to seal it is to take it with one of kind 3: whoever wrote before finds the place taken, at once
   or with a request that was under way for a minute, and is refused for good. Nothing is deleted that a writer could
   still compare with: rows are trimmed from the old end, and the newest record stays.
-- A writer that is still at work would be chased for ever by one who wants to seal after its last row. So the seal is put
-  some rows ahead, further each time that it comes too late, and then the places between are sealed downwards until the
-  last row of the writer is met. It cannot leave out a place, so it ends there.
+- A writer that is still at work would be chased for ever by one who wants to seal after its last row. So the seal is
+  put some rows ahead, further each time that it comes too late, and then the places between are sealed downwards until
+  the last row of the writer is met. It cannot leave out a place, so it ends there.
 - **Lost answers.** When the answer to an append is lost, or is no, the row itself tells: its header names the writer.
   Ours: it is durable. Somebody else's: we are fenced. Absent: it is written again, with the same bytes, whatever may
   still be under way.
