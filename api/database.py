@@ -413,7 +413,7 @@ class Database:
 
     def _catalog(self) -> Catalog:
         self._node.check_open()
-        return self._engine.ltm.tables.catalog
+        return self._engine.ltm.newest_tables().catalog
 
     def _table(self, name: str) -> Table:
         table = self._catalog().tables.get(name) if isinstance(name, str) else None

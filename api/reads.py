@@ -290,6 +290,7 @@ class Reads:
             raise unknown_table(name, newest) from None
         if rows is None:
             # A table that is newer than the snapshot has no rows there, but can be written.
+            newest = self._ltm.newest_tables()
             rows = newest.by_name.get(name)
             if rows is None:
                 raise unknown_table(name, newest)

@@ -25,7 +25,8 @@ class View:
         self._node = node
         self.name = name
         node.check_open()
-        view_rows(name, node.engine.ltm.tables)
+        ltm = node.engine.ltm
+        view_rows(name, ltm.tables if name in ltm.tables.views else ltm.newest_tables())
 
     def get(
         self,

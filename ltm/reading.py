@@ -54,6 +54,10 @@ class Reader:
     #: Held while plans are compiled: their functions are made when they are first needed.
     lock: Guard
 
+    def newest_tables(self) -> Tables:
+        """Somebody else may have changed them."""
+        return self.tables
+
     # -- where the rows are
 
     def read(self, versions: TableVersions[T], key: bytes, at: int) -> T | None:

@@ -50,6 +50,15 @@ def ltms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return number
 
 
+@pytest.fixture(autouse=True)
+def _on_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `VIEWTIDE_TEST_ON_CLUSTER`, every database in memory is one over a cluster."""
+    if os.environ.get("VIEWTIDE_TEST_ON_CLUSTER", "") not in ("", "0"):
+        from .cluster_database import open_in_cluster
+
+        monkeypatch.setattr("viewtide.database.open_memory", open_in_cluster)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Scale the tests that state their own `max_examples`, which a profile alone does not reach."""
     if PROFILE == "full":

@@ -37,6 +37,7 @@ from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import NotServed, Refused, Vote
 from ..two_phase.coordinator import Coordinator
 from ..two_phase.messages import ReadAt, RowsAt
+from ..vms.cluster_messages import GroupIs, WantGroup
 
 #: A read that met an old map is begun again after this long, until so much time has passed.
 READ_AGAIN_MS = 20
@@ -47,6 +48,8 @@ CHANGE_MS = 200
 FETCH_MS_MAX = 1_000
 #: Who wants to change the catalog or waits for one: beyond it newcomers are not heard, and ask again.
 WAITING_MAX = 1_000
+#: Questions to the scheduler that are not answered yet; the oldest are forgotten beyond it.
+ASKED_MAX = 1_000
 
 
 class ClusterCoordinator:
@@ -65,6 +68,9 @@ class ClusterCoordinator:
         self._fetching: dict[tuple[str, int], int] = {}
         #: Reads as their clients asked for them, and since when: by client and number.
         self._reads: dict[tuple[str, int], tuple[ReadAt, int]] = {}
+        #: What was passed on to the scheduler: who asked, and by which number.
+        self._asked: dict[int, tuple[str, int]] = {}
+        self._number = 0
         self._now_ms = 0
         self._send: list[tuple[str, object] | WhenDurable] = []
         self._timers: list[tuple[int, object]] = []
@@ -73,6 +79,8 @@ class ClusterCoordinator:
 
     def start(self, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
         self._now_ms = now_ms
+        # Answers to an earlier life must not be taken for those to this one.
+        self._number = incarnation << 32
         self.keeper.connect()
         self._carry_out(self.inner.start(now_ms, disk, incarnation))
         return self._out()
@@ -87,6 +95,10 @@ class ClusterCoordinator:
             self._fetch(message.epoch)
         elif isinstance(message, ChangeCatalog | CatalogChanged | FetchCatalog):
             self._about_catalog(sender, message)
+        elif isinstance(message, WantGroup):
+            self._ask_scheduler(sender, message)
+        elif isinstance(message, GroupIs):
+            self._tell_group(message)
         elif self.map.epoch:
             # Before its first map it knows nobody; clients ask again.
             self._look_at(message)
@@ -235,6 +247,20 @@ class ClusterCoordinator:
             else:
                 told = CatalogIs(number, opened.version, opened.ts, opened.data)
             self._send.append((client, told))
+
+    def _ask_scheduler(self, sender: str, message: WantGroup) -> None:
+        """Whoever is not answered asks again."""
+        self._number += 1
+        self._asked[self._number] = (sender, message.number)
+        if len(self._asked) > ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        self._to_leader(message._replace(number=self._number))
+
+    def _tell_group(self, answer: GroupIs) -> None:
+        known = self._asked.pop(answer.number, None)
+        if known is not None:
+            client, number = known
+            self._send.append((client, answer._replace(number=number)))
 
     def _to_leader(self, message: object) -> None:
         node = self.keeper.nodes[LEADER]

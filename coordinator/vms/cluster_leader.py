@@ -9,10 +9,10 @@ from ...ltm.machine import Host, Outputs
 from ...ltm.tables import Tables
 from ..cluster.leader import LEADING, Leader
 from ..two_phase.messages import Outcome, RowsAt
-from .cluster_messages import Closed, Hello, Logs, SlotDone, SlotRefused, Working
+from .cluster_messages import Closed, Hello, Logs, SlotDone, SlotRefused, WantGroup, Working
 from .cluster_scheduler import ClusterScheduler
 
-_FOR_SCHEDULER = (Closed, Hello, Outcome, RowsAt, SlotDone, SlotRefused, Working)
+_FOR_SCHEDULER = (Closed, Hello, Outcome, RowsAt, SlotDone, SlotRefused, WantGroup, Working)
 
 
 class SchedulingLeader(Leader):

@@ -127,6 +127,33 @@ class Passed(NamedTuple):
     watermarks: tuple[tuple[int, int], ...]
 
 
+class WantGroup(NamedTuple):
+    """To a coordinator, which passes it on to whoever leads: how is the group? With `wanted_ts`, somebody waits until
+    its watermark is there or above: its next step begins now. Group 0 is none: only the view managers are wanted."""
+
+    number: int
+    group: int
+    wanted_ts: int
+
+
+#: A view manager: (id, process, slots that it works on, what a slot takes it in ms).
+ManagerIs: TypeAlias = tuple[int, str, int, float]
+
+
+class GroupIs(NamedTuple):
+    """`watermark` is what the scheduler knows. Of the last step that had changes: the changed rows, and how long it
+    took."""
+
+    number: int
+    group: int
+    watermark: int
+    interval_ms: float
+    steps: int
+    last_rows: int
+    last_ms: float
+    managers: tuple[ManagerIs, ...]
+
+
 def addressed(log: str, process: str, message: object) -> tuple[str, object]:
     """A message for whoever answers for a log. A process that is named like its log has no others."""
     return (process, message) if log == process else (process, ForLog(log, "", message))

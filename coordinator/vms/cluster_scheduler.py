@@ -26,11 +26,13 @@ from .cluster_messages import (
     NOT_OPEN,
     Close,
     Closed,
+    GroupIs,
     Hello,
     Logs,
     Passed,
     SlotDone,
     SlotRefused,
+    WantGroup,
     Work,
     Working,
     addressed,
@@ -227,6 +229,8 @@ class ClusterScheduler:
             case SlotRefused(step, level, slot, number, reason):
                 self._heard(number, sender)
                 self._slot_refused(step, level, slot, number, reason)
+            case WantGroup():
+                self._want_group(sender, message)
             case _:
                 raise TypeError(f"unexpected message {message!r} from {sender}")
 
@@ -266,7 +270,10 @@ class ClusterScheduler:
 
     def _is_due(self, key: int) -> bool:
         schedule = self._scheduler.schedules[key]
-        return max(schedule.due_ms(self._had_rows.get(key, True)), schedule.retry_at_ms) <= self._now_ms
+        due_ms = schedule.due_ms(self._had_rows.get(key, True))
+        if schedule.wanted_ts > self.watermarks.get(key, 0):
+            due_ms = float("-inf")
+        return max(due_ms, schedule.retry_at_ms) <= self._now_ms
 
     def _is_stuck(self, run: _Run) -> bool:
         return isinstance(run.wanted, _Closing | _Level) and self._now_ms - run.since_ms > STUCK_MS_MAX
@@ -297,6 +304,24 @@ class ClusterScheduler:
     def _answered(self, key: int, run: _Run, found: RowsAt | Outcome) -> None:
         if self.runs.get(key) is run:
             self._go_on(key, run, found)
+
+    def _want_group(self, sender: str, message: WantGroup) -> None:
+        """Somebody waits for a watermark, or wants to know how the group is."""
+        managers = tuple(
+            (number, manager.process, manager.slots, manager.slot_ms)
+            for number, manager in sorted(self.managers.items())
+            if number in self._alive()
+        )
+        number, key, wanted_ts = message
+        schedule = self._scheduler.schedules.get(key)
+        if schedule is None:
+            self._send.append((sender, GroupIs(number, key, 0, 0.0, 0, 0, 0.0, managers)))
+            return
+        if wanted_ts:
+            self._scheduler.request(key, wanted_ts)
+        last = schedule.last or Cost(0, 0, 0.0, 0.0, 0.0, 0.0)
+        known = (self.watermarks.get(key, 0), schedule.interval_ms or 0.0, schedule.steps_count)
+        self._send.append((sender, GroupIs(number, key, *known, last.rows_count, last.duration_ms, managers)))
 
     # -- a step
 

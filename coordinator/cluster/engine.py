@@ -1,0 +1,81 @@
+"""Transactions in a cluster: a request of the API becomes a `Submit` to the coordinator of this process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+from ...changetables.errors import TransactionConflict
+from ...ltm.catalog import Catalog
+from ...ltm.tables import Tables
+
+from ..ports import LogFigures
+from ..transaction import Request, check_table
+from ..two_phase.messages import Submit
+from .reader import ClusterReader, FollowsCatalog
+from .requests import Requests
+
+
+class ChangesCatalog(FollowsCatalog, Protocol):
+    def change(self, change: Callable[[Catalog], Catalog]) -> int:
+        """Its S: every transaction at or below it was made by earlier catalogs."""
+
+
+class ClusterEngine:
+    #: Logs and checkpoints are those of the LTMs.
+    flushes_count = checkpoints_count = 0
+
+    def __init__(self, requests: Requests, catalogs: ChangesCatalog, ltm_names: Callable[[], tuple[str, ...]]) -> None:
+        self.requests = requests
+        self._catalogs = catalogs
+        self._ltm_names = ltm_names
+        self.ltm = ClusterReader(requests, catalogs)
+        self.commits_count = 0
+
+    @property
+    def ltm_names(self) -> tuple[str, ...]:
+        return self._ltm_names()
+
+    def commit(self, request: Request) -> int:
+        commit_ts = self.requests.commit(self._submit(request))
+        self.commits_count += 1
+        return commit_ts
+
+    async def commit_async(self, request: Request) -> int:
+        commit_ts = await self.requests.commit_async(self._submit(request))
+        self.commits_count += 1
+        return commit_ts
+
+    def change_catalog(self, change: Callable[[Catalog], Catalog]) -> None:
+        self._catalogs.change(change)
+
+    def log_figures(self) -> LogFigures:
+        return LogFigures(0, 0, 0, 0)
+
+    def _submit(self, request: Request) -> Submit:
+        tables = self.ltm.tables
+        for name, rows in request.tables.items():
+            if tables.by_name.get(name) is not rows:
+                check_table(name, rows, request, tables)
+        _refuse_switched(request, tables)
+        return Submit(
+            request.tx_id,
+            False,
+            tuple((name, tuple(intents.items())) for name, intents in request.writes.items()),
+            request.snapshot or 0,
+            tuple(key for _, key in sorted(request.keys)),
+            tuple((start, stop, 0, False) for _, start, stop in request.ranges),
+        )
+
+
+def _refuse_switched(request: Request, tables: Tables) -> None:
+    """Reads of deferred views are not validated: such a view was sync when it was read, and now it is behind."""
+    read = itertools.chain((key[0] for key in request.keys), (each[0] for each in request.ranges))
+    for table_id in read:
+        view = tables.views_by_id.get(table_id)
+        if view is not None and view.view.deferred:
+            raise TransactionConflict(
+                f"view {view.view.name!r} is refreshed in another way since it was read",
+                hint="run it again, for example with db.run()",
+            )

@@ -1,0 +1,152 @@
+"""Deferred views of a cluster, as the API asks for them: watermarks are rows, steps are asked for at the scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead
+from ...ltm.tables import Tables
+from ..hot_groups import HotGroups
+from ..refresher import GroupStatus
+from ..transaction import ANY, Intent
+from ..two_phase.messages import Submit
+from ..vms.cluster_messages import GroupIs, ManagerIs, WantGroup
+from ..vms.groups import Group, group_keys, groups_of
+from ..vms.managers import ViewManagerStatus
+from ..vms.scheduler import Cost, Schedule
+from ..vms.step_rows import STEPS, manager_of, withdrawn, withdrawn_key, withdrawn_range
+from .reader import ClusterReader
+from .requests import Requests
+
+#: How often a waiting reader looks at the watermark.
+LOOK_MS = 10
+#: The scheduler is asked so often, as long as somebody waits; a new one may have been elected.
+ASK_MS = 200
+#: So long an answer of the scheduler is waited for.
+STATUS_MS_MAX = 3_000
+
+
+class ClusterRefreshing:
+    def __init__(self, requests: Requests, reader: ClusterReader) -> None:
+        self._requests = requests
+        self._reader = reader
+        self.managers = ClusterViewManagers(requests)
+        #: They are counted where view managers work.
+        self.hot_groups = HotGroups()
+
+    def watermark(self, name: str) -> int:
+        return self._reader.watermark(_group_key(self._reader.tables, name))
+
+    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float) -> int:
+        give_up = time.monotonic() + timeout_ms / 1000
+        asked_s = float("-inf")
+        while True:
+            watermark = self.watermark(name)
+            if watermark >= wanted_ts:
+                return watermark
+            now_s = time.monotonic()
+            if now_s >= give_up:
+                raise StaleRead(
+                    f"view {name!r} did not get as far as asked for within {timeout_ms:g} ms",
+                    hint="wait longer, or see its status for what it is doing",
+                )
+            if now_s - asked_s > ASK_MS / 1000:
+                asked_s = now_s
+                self._group(name, wanted_ts)
+            time.sleep(LOOK_MS / 1000)
+
+    def _group(self, name: str, wanted_ts: int) -> GroupIs:
+        question = WantGroup(0, _group_key(self._reader.tables, name), wanted_ts)
+        return self._requests.ask(question, GroupIs, time.monotonic() + STATUS_MS_MAX / 1000)
+
+    @contextmanager
+    def aligned(self, names: Sequence[str], timeout_ms: float) -> Iterator[int]:
+        tables = self._reader.tables
+        deferred = [name for name in names if tables.views[name].view.deferred]
+        groups = {_group_key(tables, name) for name in deferred}
+        if len(groups) > 1:
+            raise NotSupportedError(
+                f"{', '.join(map(repr, deferred))} are refreshed in different groups, each at its own time",
+                hint="create them with the same group=, then they always have one watermark",
+            )
+        now_ts = self._reader.begin()
+        yield self.wait_for(deferred[0], now_ts, timeout_ms) if deferred else now_ts
+
+    def status(self, name: str) -> GroupStatus:
+        tables = self._reader.tables
+        key = _group_key(tables, name)
+        group = next(group for group in groups_of(tables) if group.key == key)
+        state = self._group(name, 0)
+        return GroupStatus(
+            "live",
+            group.names,
+            self._reader.watermark(key),
+            _schedule(group, state),
+            0,
+            0,
+        )
+
+
+def _group_key(tables: Tables, name: str) -> int:
+    key = group_keys(tables).get(name)
+    if key is None:
+        raise StaleRead(f"view {name!r} was dropped or switched meanwhile", hint="read it again")
+    return key
+
+
+def _schedule(group: Group, state: GroupIs) -> Schedule:
+    made = Schedule(group.mode)
+    made.steps_count = state.steps
+    made.tuning.interval_ms = state.interval_ms
+    if state.steps:
+        made.last = Cost(state.last_rows, 0, 0.0, 0.0, 0.0, state.last_ms)
+    return made
+
+
+class ClusterViewManagers:
+    """They are processes: started and ended where they run, assigned and withdrawn here."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def add(self) -> int:
+        raise NotSupportedError(
+            "a view manager of a cluster is a process", hint="start another one with `viewtide view-manager`"
+        )
+
+    def remove(self, id: int) -> None:
+        raise NotSupportedError("a view manager of a cluster is a process", hint="withdraw it, then end the process")
+
+    def assign(self, id: int, ltm: str | None = None) -> None:
+        """It gets slots of the steps that are opened from now on. All LTMs feed all view managers."""
+        self._known(id)
+        self._write(id, (ANY, None, None, True))
+
+    def withdraw(self, id: int) -> None:
+        """It gets no slots any more, unless there is nobody else."""
+        self._known(id)
+        self._write(id, withdrawn(id))
+
+    def status(self) -> list[ViewManagerStatus]:
+        (rows,) = self._requests.read(0, (), (withdrawn_range(),)).ranges
+        idle = {manager_of(row) for _, _, row in rows}
+        return [
+            ViewManagerStatus(id, None if id in idle else process, 0.0, 0, slots, 0.0)
+            for id, process, slots, _ in self._managers()
+        ]
+
+    def _managers(self) -> tuple[ManagerIs, ...]:
+        give_up = time.monotonic() + STATUS_MS_MAX / 1000
+        return self._requests.ask(WantGroup(0, 0, 0), GroupIs, give_up).managers
+
+    def _known(self, id: int) -> None:
+        known = [number for number, _, _, _ in self._managers()]
+        if id not in known:
+            raise ProgrammingError(
+                f"there is no view manager {id!r}", hint=f"there are {', '.join(map(str, known)) or 'none'}"
+            )
+
+    def _write(self, id: int, intent: Intent) -> None:
+        self._requests.commit(Submit(self._requests.next_tx_id(), False, ((STEPS, ((withdrawn_key(id), intent),)),)))

@@ -1,0 +1,158 @@
+"""The cluster as the threads of one process see it: ask the coordinator of this process, and wait for the answer.
+
+Whoever is not answered asks again until a deadline; that is done here, and where the machines run (`Asking`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Protocol, TypeVar, cast
+
+from ...changetables import errors
+from ...changetables.errors import CommitUnknown, Error, InternalError, TransactionConflict, Unavailable
+from ...ltm.two_phase.messages import COMMITTED, KeyRange, TxId
+from ...ltm.two_phase.participant import HISTORY_MS, TOO_OLD
+from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from ..vms.step_rows import withdrawn_key
+
+#: A read is given up after this long: more than it takes another LTM to take over.
+READ_MS_MAX = 20_000
+#: A transaction that was not answered for so long has an unknown outcome.
+COMMIT_MS_MAX = 30_000
+#: A read that was refused is asked again after this long.
+AGAIN_MS = 20
+#: A timestamp that is not older than this says when a transaction began; far below what tx_ids are remembered for.
+RECENT_MS = 10_000
+
+_COUNTER_BITS = 24
+_SESSION_BITS = 36
+
+A = TypeVar("A")
+
+
+class Asking(Protocol):
+    """Where the machines of this process run."""
+
+    def ask(self, to: str, question: object) -> Future[object]:
+        """From any thread. `question` is a Submit, or has a number, which is replaced. It is asked again until it is
+        answered; a future that is cancelled is forgotten."""
+
+
+class Requests:
+    """`coordinator` is the name of the machine that is asked."""
+
+    def __init__(self, asking: Asking, coordinator: str) -> None:
+        self._asking = asking
+        self._coordinator = coordinator
+        self._lock = threading.Lock()
+        self._session = secrets.randbits(_SESSION_BITS)
+        self._counter = itertools.count(1)
+        self._recent = (0, 0.0)
+
+    # -- timestamps
+
+    def next_tx_id(self) -> TxId:
+        """(a number nobody else has, a timestamp at or below its first start)."""
+        number = next(self._counter)
+        if number >> _COUNTER_BITS:
+            with self._lock:
+                self._session, self._counter = secrets.randbits(_SESSION_BITS), itertools.count(1)
+            return self.next_tx_id()
+        ts, seen_s = self._recent
+        if not ts or time.monotonic() - seen_s > RECENT_MS / 1000:
+            ts = self.now_ts()
+        return self._session << _COUNTER_BITS | number, ts
+
+    def now_ts(self) -> int:
+        """A new timestamp: above those of all commits that were acknowledged before."""
+        # Not of nothing: only who answers for a key knows whether a timestamp comes from an earlier leader.
+        return self.read(0, (withdrawn_key(0),)).at
+
+    def _saw(self, ts: int) -> None:
+        self._recent = (max(ts, self._recent[0]), time.monotonic())
+
+    # -- reads
+
+    def read(self, at: int, keys: Sequence[bytes], ranges: Sequence[KeyRange] = ()) -> RowsAt:
+        """Rows at one timestamp, a new one if `at` is 0."""
+        give_up = time.monotonic() + READ_MS_MAX / 1000
+        while True:
+            found = self.ask(ReadAt(0, at, tuple(keys), tuple(ranges)), RowsAt, give_up)
+            if not found.error:
+                if not at:
+                    self._saw(found.at)
+                return found
+            if found.error == TOO_OLD:
+                raise TransactionConflict(
+                    f"the snapshot is too old: a cluster keeps what was overwritten for {HISTORY_MS // 1000} s",
+                    hint="begin a new transaction or snapshot",
+                )
+            if time.monotonic() > give_up:
+                raise _unavailable(found.error)
+            time.sleep(AGAIN_MS / 1000)
+
+    def ask(self, question: object, kind: type[A], give_up: float) -> A:
+        """The answer, which is of that kind; Unavailable at the time `give_up` of the monotonic clock."""
+        future = self._asking.ask(self._coordinator, question)
+        try:
+            answer = future.result(max(give_up - time.monotonic(), 0))
+        except (TimeoutError, CancelledError):
+            future.cancel()
+            raise _unavailable("nobody answered in time") from None
+        except BaseException:
+            future.cancel()  # an interrupt: nobody wants to know any more
+            raise
+        if not isinstance(answer, kind):
+            raise InternalError(f"{question!r} was answered by {answer!r}", hint="please report this")
+        return answer
+
+    # -- transactions
+
+    def commit(self, submit: Submit) -> int:
+        """Its commit_ts."""
+        future = self._asking.ask(self._coordinator, submit)
+        try:
+            outcome = future.result(COMMIT_MS_MAX / 1000)
+        except (TimeoutError, CancelledError, Unavailable):
+            future.cancel()
+            raise _unknown() from None
+        return self._committed(cast(Outcome, outcome))
+
+    async def commit_async(self, submit: Submit) -> int:
+        future = asyncio.wrap_future(self._asking.ask(self._coordinator, submit))
+        try:
+            outcome = await asyncio.wait_for(future, COMMIT_MS_MAX / 1000)
+        except (TimeoutError, Unavailable):
+            raise _unknown() from None
+        return self._committed(cast(Outcome, outcome))
+
+    def _committed(self, outcome: Outcome) -> int:
+        if outcome.state != COMMITTED:
+            raise error_of(outcome)
+        self._saw(outcome.commit_ts)
+        return outcome.commit_ts
+
+
+def error_of(outcome: Outcome) -> Error:
+    """The error that an outcome tells of, as whoever raised it had it."""
+    name, message, hint = outcome.error
+    made = getattr(errors, name, None)
+    if not (isinstance(made, type) and issubclass(made, Error)):
+        return InternalError(f"{name}: {message}", hint=hint)
+    return made(message, hint=hint)
+
+
+def _unavailable(why: str) -> Unavailable:
+    return Unavailable(f"the cluster does not answer: {why}", hint="try again; see whether its processes run")
+
+
+def _unknown() -> CommitUnknown:
+    return CommitUnknown(
+        "nobody said whether the transaction was committed", hint="look at the data, or submit it again by its tx_id"
+    )

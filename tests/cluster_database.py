@@ -1,0 +1,175 @@
+"""`Database` over an `InProcessCluster`: for tests of the API on a cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from viewtide.changetables.keys import table_range
+from viewtide.changetables.rows import row_codec
+from viewtide.changetables.schema import Column, Table
+from viewtide.changetables.types import INT
+from viewtide.cluster_node import ClusterNode
+from viewtide.config import Config
+from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
+from viewtide.coordinator.cluster.requests import Requests
+from viewtide.coordinator.vms.cluster_leader import SchedulingLeader
+from viewtide.coordinator.vms.cluster_subsystem import FeedingParticipant, History
+from viewtide.coordinator.vms.cluster_view_manager import ClusterViewManager
+from viewtide.coordinator.vms.groups import groups_of
+from viewtide.coordinator.vms.step_rows import with_steps
+from viewtide.database import Database
+from viewtide.ltm.catalog import Catalog
+from viewtide.ltm.cluster.member import Member
+from viewtide.ltm.cluster.messages import BOUND, LTMS, MAP
+from viewtide.ltm.key_range import Hosting, RangeMap
+from viewtide.ltm.machine import Host, PlainHost
+from viewtide.ltm.tables import Tables
+from viewtide.ltm.two_phase.participant import RefreshRow
+from viewtide.ltm.two_phase.views import refresh_with
+from viewtide.ltm.versions import Horizon
+
+from .in_process_cluster import InProcessCluster, now_ms
+
+#: Ids of tables, indexes and views that have ranges of their own; keys of whole numbers are cut at this one, too.
+IDS = range(1, 100)
+CUT = 5
+
+
+def first_map(ltms: int) -> RangeMap:
+    starts = [b""]
+    for number in IDS:
+        table = Table(number, "t", (Column("id", INT, nullable=False),), (0,))
+        starts += [table_range(number)[0], row_codec(table).keys.encode((CUT,))]
+    names = [f"ltm-{place + 1}/1" for place in range(ltms)]
+    logs = tuple(names[place % ltms] for place in range(len(starts)))
+    return RangeMap(1, tuple(starts), logs, {}, 0, {name: Hosting(1, (name,)) for name in names})
+
+
+class SwappedCatalogs:
+    """A test double: all machines get another catalog at one moment. There is nothing to compute for it."""
+
+    def __init__(self, cluster: InProcessCluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self.tables = Tables(Catalog(), Horizon())
+        self.machine_tables = Tables(with_steps(Catalog()), Horizon())
+
+    def newest(self) -> Tables:
+        return self.tables
+
+    def reach(self, at: int) -> None: ...
+
+    def change(self, change: Callable[[Catalog], Catalog]) -> int:
+        with self._lock:
+            changed = change(self.tables.catalog)
+            tables = Tables(changed, Horizon(), self.tables)
+            machine_tables = Tables(with_steps(changed), Horizon(), self.machine_tables)
+            self._cluster.do(lambda: self._swap(machine_tables))
+            self.tables = tables
+            return now_ms() << 20
+
+    def _swap(self, tables: Tables) -> None:
+        self.machine_tables = tables
+        for process in self._cluster.processes.values():
+            match process.machine:
+                case Member() as member:
+                    for hosted in member.hosted.values():
+                        if isinstance(hosted.machine, FeedingParticipant):
+                            hosted.machine.history = _carried(hosted.machine.history, History(tables))
+                case ClusterCoordinator() as coordinator:
+                    coordinator.inner.tables = tables
+                case SchedulingLeader() as leader:
+                    scheduler = leader.scheduler
+                    scheduler.tables = tables
+                    scheduler._groups = {group.key: group for group in groups_of(tables)}
+                    scheduler._levels = {key: len(group.levels()) for key, group in scheduler._groups.items()}
+                    scheduler._scheduler.adopt(scheduler._groups.values())
+                case ClusterViewManager() as manager:
+                    manager.tables = tables
+                    manager._groups = {group.key: group for group in groups_of(tables)}
+
+    def refresh_row(self, refresh, row):  # type: ignore[no-untyped-def]
+        return refresh_with(self.machine_tables)(refresh, row)
+
+
+def _carried(before: History, after: History) -> History:
+    for key in after._watermarks:
+        after._watermarks[key] = before._watermarks.get(key, after._watermarks[key])
+    for source_id in after._readers:
+        after._writes[source_id] = list(before._writes.get(source_id, ()))
+        after._refreshes[source_id] = list(before._refreshes.get(source_id, ()))
+    return after
+
+
+class TestCluster:
+    """`database(k)`: the API in LTM process k."""
+
+    __test__ = False
+
+    def __init__(self, ltms: int = 3, managers: int = 2) -> None:
+        self.cluster = cluster = InProcessCluster()
+        self.catalogs = SwappedCatalogs(cluster)
+        self.ltms = [f"ltm-{number}" for number in range(1, ltms + 1)]
+        coordinators = [f"{name}.coordinator" for name in self.ltms]
+        leaders = [f"{name}.leader" for name in self.ltms]
+        cluster.zookeeper.ensure(LTMS)
+        cluster.zookeeper.ensure(MAP, first_map(ltms).pack())
+        cluster.zookeeper.ensure(BOUND, b"0")
+
+        def participant(host: Host, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
+            return FeedingParticipant(host, log, oracle, refresh, self.catalogs.machine_tables)
+
+        def manager(host: PlainHost) -> ClusterViewManager:
+            number = int(host.name.removeprefix("vm-"))
+            return ClusterViewManager(host, number, self.catalogs.machine_tables, coordinators, leaders)
+
+        for name in self.ltms:
+            cluster.add(name, lambda host: Member(host, self.catalogs.refresh_row, participant), with_log=True)
+        for name in coordinators:
+            cluster.add(name, lambda host: ClusterCoordinator(host, self.catalogs.machine_tables))
+        for name in leaders:
+            cluster.add(name, lambda host: SchedulingLeader(host, self.catalogs.machine_tables, coordinators))
+        for number in range(1, managers + 1):
+            cluster.add(f"vm-{number}", manager)
+        cluster.start()
+
+    def database(self, ltm: int = 1) -> Database:
+        requests = Requests(self.cluster, f"ltm-{ltm}.coordinator")
+        return Database(ClusterNode(f"ltm-{ltm}", requests, self.catalogs, lambda: tuple(self.ltms)))
+
+    def kill(self, ltm: int) -> None:
+        name = f"ltm-{ltm}"
+        self.cluster.kill(name, f"{name}.coordinator", f"{name}.leader")
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+class ClusterOfItsOwn(ClusterNode):
+    """Closes its cluster with it."""
+
+    def __init__(self, cluster: TestCluster) -> None:
+        requests = Requests(cluster.cluster, "ltm-1.coordinator")
+        super().__init__("memory:", requests, cluster.catalogs, lambda: tuple(cluster.ltms))
+        self._cluster = cluster
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._cluster.close()
+
+
+def open_in_cluster(config: Config) -> ClusterOfItsOwn:
+    """In the place of `node.open_memory`."""
+    return ClusterOfItsOwn(TestCluster(3, config.view_managers))
+
+
+@contextmanager
+def open_cluster(ltms: int = 3, managers: int = 2) -> Iterator[TestCluster]:
+    cluster = TestCluster(ltms, managers)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
