@@ -30,6 +30,7 @@ from .coordinator.vms.managers import ViewManagerStatus
 from .freshness import ANY_AGE, Levels, TargetLag, is_fresh, levels_of
 from .ports import OpenNode
 from .reads import NO_KEY, AlignedSnapshot, Reads, Snapshot, ViewReads
+from .retries import backoffs_ms
 from .rows import Result, Row, Token
 from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
 from .status import DatabaseStatus, ViewStatus
@@ -371,7 +372,7 @@ class AsyncDatabase:
         if not inspect.iscoroutinefunction(function):
             raise InterfaceError("run takes a coroutine function here", hint="write it with async def")
         give_up = time.monotonic() + blocking.RUN_DEADLINE_MS / 1000
-        for backoff_ms in blocking.backoffs_ms():
+        for backoff_ms in backoffs_ms():
             try:
                 async with self.transaction() as tx:
                     return await function(tx, *args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from .changetables.errors import InterfaceError
@@ -22,7 +21,7 @@ class ClusterNode:
     ) -> None:
         self.name = name
         self.closed = False
-        self.changing = threading.Lock()
+        self.changing = catalogs
         self.engine = ClusterEngine(requests, catalogs, ltm_names)
         self.refresher = ClusterRefreshing(requests, self.engine.ltm)
         self.admin = ClusterAdministration(self.engine)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -41,6 +40,7 @@ from .names import nearest
 from .node import open_directory, open_memory
 from .ports import OpenNode
 from .reads import AlignedSnapshot, Snapshot, sources, unknown_table, view_rows
+from .retries import backoffs_ms, changes_catalog
 from .row_ids import ROW_ID
 from .rows import Result, Token
 from .status import DatabaseStatus
@@ -55,18 +55,8 @@ T = TypeVar("T")
 
 #: `run` gives up after this long unless told otherwise.
 RUN_DEADLINE_MS = 10_000
-_BACKOFF_MS_FIRST = 1.0
-_BACKOFF_MS_MAX = 100.0
 
 _NAME_BYTES_MAX = 255
-
-
-def backoffs_ms() -> Iterator[float]:
-    """How long to wait after each refused attempt: twice as long each time, with chance, so that rivals part."""
-    longest = _BACKOFF_MS_FIRST
-    while True:
-        yield longest * random.uniform(0.5, 1.0)
-        longest = min(longest * 2, _BACKOFF_MS_MAX)
 
 
 def is_retried(error: Error) -> bool:
@@ -208,6 +198,7 @@ class Database:
 
     # -- tables
 
+    @changes_catalog
     def create_table(
         self,
         name: str,
@@ -246,6 +237,7 @@ class Database:
         """Drop a table that no view needs."""
         self._drop((), (name,))
 
+    @changes_catalog
     def add_column(self, table: str, name: str, type: object) -> None:
         """Add a column online; rows that exist have its default, or NULL."""
         with self._changing:
@@ -266,6 +258,7 @@ class Database:
 
             self._engine.change_catalog(change)
 
+    @changes_catalog
     def drop_column(self, table: str, name: str) -> None:
         """Drop a column that no key, index or view needs."""
         with self._changing:
@@ -286,12 +279,14 @@ class Database:
             after = replace(before, columns=columns, checks=checks)
             self._engine.change_catalog(lambda catalog: catalog.with_table(after))
 
+    @changes_catalog
     def create_index(self, table: str, columns: str | Sequence[str]) -> None:
         """Index columns of a table; its contents are computed while writers go on."""
         with self._changing:
             before = self._table(table)
             self._create_index(before, _positions(before, columns))
 
+    @changes_catalog
     def drop_index(self, table: str, columns: str | Sequence[str]) -> None:
         """Drop an index that no view needs."""
         with self._changing:
@@ -316,6 +311,7 @@ class Database:
 
     # -- views
 
+    @changes_catalog
     def create_view(
         self,
         name: str,
@@ -443,6 +439,7 @@ class Database:
         self._node.check_open()
         return sources(self._engine.ltm.tables)
 
+    @changes_catalog
     def _drop(self, views: Sequence[str], tables: Sequence[str], *, cascade: bool = False, otherwise: str = "") -> None:
         """Drop views and tables in one change. Without `cascade` no other view may be made from them."""
         with self._changing:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Protocol
 
 from .coordinator.ports import Administration, Refreshing, TransactionEngine
+from .ltm.reading import Guard
 
 
 class OpenNode(Protocol):
@@ -14,7 +14,7 @@ class OpenNode(Protocol):
     @property
     def closed(self) -> bool: ...
     @property
-    def changing(self) -> threading.Lock:
+    def changing(self) -> Guard:
         """Held by whoever changes tables and views."""
 
     @property

@@ -29,6 +29,7 @@ from .changetables.types import Value
 from .ltm.catalog import Catalog
 from .ltm.reading import NEWEST
 from .names import nearest
+from .retries import changes_catalog
 from .row_ids import ROW_ID
 from .sql_writes import constants
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .database import Database
 
 
+@changes_catalog
 def change_schema(database: Database, statement: SchemaStatement) -> None:
     match statement:
         case CreateTable():

@@ -9,6 +9,7 @@ from .changetables.explain import explain
 from .coordinator.verify import Progress, verify
 from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
 from .reads import NO_KEY, OneViewRead, Snapshot, Switched, view_rows, whole_view
+from .retries import changes_catalog
 from .rows import Result, Row, Token
 from .status import ViewStatus, view_status
 from .verify import VerifyReport
@@ -100,6 +101,7 @@ class View:
         with self._reads() as view:
             return view._reads._begin()
 
+    @changes_catalog
     def set_refresh(self, refresh: str | TargetLag) -> None:
         """Change how the view is refreshed, while writers go on."""
         mode = refresh_text(refresh)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ..changetables.errors import TransactionConflict
 from ..ltm.catalog import Catalog, View
 from ..ltm.reading import Reader
 from ..ltm.tables import ViewRows
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from .feed import Change
     from .refresher import GroupStatus
     from .verify import Outcome, Progress
+
+
+class CatalogMoved(TransactionConflict):
+    """Somebody else has changed the catalog since this change was looked at: it is to be looked at again."""
 
 
 class LogFigures(NamedTuple):
@@ -56,7 +61,7 @@ class TransactionEngine(Reading, Protocol):
     async def commit_async(self, request: Request) -> int: ...
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> None:
-        """Every transaction happens before the change or after it. `change` may be called more than once."""
+        """Every transaction happens before the change or after it. CatalogMoved: somebody else was faster."""
 
     def log_figures(self) -> LogFigures: ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Protocol, TypeVar, cast
 
 from ..changetables.keys import KEY_BYTES_KEPT, SHORTENED_TAIL_BYTES, prefix_stop, table_range, was_shortened
@@ -42,8 +43,12 @@ class ReadHorizon(Protocol):
 
 
 class Guard(Protocol):
+    """A lock."""
+
     def __enter__(self) -> object: ...
-    def __exit__(self, *_: object) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
 
 
 class Reader:

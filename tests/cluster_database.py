@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.types import INT
 from viewtide.cluster_node import ClusterNode
 from viewtide.config import Config
+from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
 from viewtide.coordinator.cluster.requests import Requests
 from viewtide.coordinator.vms.cluster_leader import SchedulingLeader
@@ -30,7 +30,7 @@ from viewtide.ltm.two_phase.participant import RefreshRow
 from viewtide.ltm.two_phase.views import refresh_with
 from viewtide.ltm.versions import Horizon
 
-from .in_process_cluster import InProcessCluster, now_ms
+from .in_process_cluster import InProcessCluster
 
 #: Ids of tables, indexes and views that have ranges of their own; keys of whole numbers are cut at this one, too.
 IDS = range(1, 100)
@@ -47,51 +47,35 @@ def first_map(ltms: int) -> RangeMap:
     return RangeMap(1, tuple(starts), logs, {}, 0, {name: Hosting(1, (name,)) for name in names})
 
 
-class SwappedCatalogs:
-    """A test double: all machines get another catalog at one moment. There is nothing to compute for it."""
+class FollowedCatalogs(CatalogFollower):
+    """The scheduler, the view managers and the histories of the LTMs get the new catalog, too."""
 
-    def __init__(self, cluster: InProcessCluster) -> None:
+    def __init__(self, requests: Requests, cluster: TestCluster) -> None:
+        super().__init__(requests)
         self._cluster = cluster
-        self._lock = threading.Lock()
-        self.tables = Tables(Catalog(), Horizon())
-        self.machine_tables = Tables(with_steps(Catalog()), Horizon())
-
-    def newest(self) -> Tables:
-        return self.tables
-
-    def reach(self, at: int) -> None: ...
 
     def change(self, change: Callable[[Catalog], Catalog]) -> int:
-        with self._lock:
-            changed = change(self.tables.catalog)
-            tables = Tables(changed, Horizon(), self.tables)
-            machine_tables = Tables(with_steps(changed), Horizon(), self.machine_tables)
-            self._cluster.do(lambda: self._swap(machine_tables))
-            self.tables = tables
-            return now_ms() << 20
+        ts = super().change(change)
+        self._cluster.swap(Tables(with_steps(self.tables.catalog), Horizon()))
+        return ts
 
-    def _swap(self, tables: Tables) -> None:
-        self.machine_tables = tables
-        for process in self._cluster.processes.values():
-            match process.machine:
-                case Member() as member:
-                    for hosted in member.hosted.values():
-                        if isinstance(hosted.machine, FeedingParticipant):
-                            hosted.machine.history = _carried(hosted.machine.history, History(tables))
-                case ClusterCoordinator() as coordinator:
-                    coordinator.inner.tables = tables
-                case SchedulingLeader() as leader:
-                    scheduler = leader.scheduler
-                    scheduler.tables = tables
-                    scheduler._groups = {group.key: group for group in groups_of(tables)}
-                    scheduler._levels = {key: len(group.levels()) for key, group in scheduler._groups.items()}
-                    scheduler._scheduler.adopt(scheduler._groups.values())
-                case ClusterViewManager() as manager:
-                    manager.tables = tables
-                    manager._groups = {group.key: group for group in groups_of(tables)}
 
-    def refresh_row(self, refresh, row):  # type: ignore[no-untyped-def]
-        return refresh_with(self.machine_tables)(refresh, row)
+def _swap(tables: Tables, cluster: InProcessCluster) -> None:
+    for process in cluster.processes.values():
+        match process.machine:
+            case Member() as member:
+                for hosted in member.hosted.values():
+                    if isinstance(hosted.machine, FeedingParticipant):
+                        hosted.machine.history = _carried(hosted.machine.history, History(tables))
+            case SchedulingLeader() as leader:
+                scheduler = leader.scheduler
+                scheduler.tables = tables
+                scheduler._groups = {group.key: group for group in groups_of(tables)}
+                scheduler._levels = {key: len(group.levels()) for key, group in scheduler._groups.items()}
+                scheduler._scheduler.adopt(scheduler._groups.values())
+            case ClusterViewManager() as manager:
+                manager.tables = tables
+                manager._groups = {group.key: group for group in groups_of(tables)}
 
 
 def _carried(before: History, after: History) -> History:
@@ -110,7 +94,7 @@ class TestCluster:
 
     def __init__(self, ltms: int = 3, managers: int = 2) -> None:
         self.cluster = cluster = InProcessCluster()
-        self.catalogs = SwappedCatalogs(cluster)
+        self.tables = Tables(with_steps(Catalog()), Horizon())
         self.ltms = [f"ltm-{number}" for number in range(1, ltms + 1)]
         coordinators = [f"{name}.coordinator" for name in self.ltms]
         leaders = [f"{name}.leader" for name in self.ltms]
@@ -119,25 +103,29 @@ class TestCluster:
         cluster.zookeeper.ensure(BOUND, b"0")
 
         def participant(host: Host, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
-            return FeedingParticipant(host, log, oracle, refresh, self.catalogs.machine_tables)
+            return FeedingParticipant(host, log, oracle, refresh, self.tables)
 
         def manager(host: PlainHost) -> ClusterViewManager:
             number = int(host.name.removeprefix("vm-"))
-            return ClusterViewManager(host, number, self.catalogs.machine_tables, coordinators, leaders)
+            return ClusterViewManager(host, number, self.tables, coordinators, leaders)
 
         for name in self.ltms:
-            cluster.add(name, lambda host: Member(host, self.catalogs.refresh_row, participant), with_log=True)
+            cluster.add(name, lambda host: Member(host, refresh_with(self.tables), participant), with_log=True)
         for name in coordinators:
-            cluster.add(name, lambda host: ClusterCoordinator(host, self.catalogs.machine_tables))
+            cluster.add(name, lambda host: ClusterCoordinator(host, self.tables))
         for name in leaders:
-            cluster.add(name, lambda host: SchedulingLeader(host, self.catalogs.machine_tables, coordinators))
+            cluster.add(name, lambda host: SchedulingLeader(host, self.tables, coordinators))
         for number in range(1, managers + 1):
             cluster.add(f"vm-{number}", manager)
         cluster.start()
 
     def database(self, ltm: int = 1) -> Database:
         requests = Requests(self.cluster, f"ltm-{ltm}.coordinator")
-        return Database(ClusterNode(f"ltm-{ltm}", requests, self.catalogs, lambda: tuple(self.ltms)))
+        return Database(ClusterNode(f"ltm-{ltm}", requests, FollowedCatalogs(requests, self), lambda: tuple(self.ltms)))
+
+    def swap(self, tables: Tables) -> None:
+        self.tables = tables
+        self.cluster.do(lambda: _swap(tables, self.cluster))
 
     def kill(self, ltm: int) -> None:
         name = f"ltm-{ltm}"
@@ -152,7 +140,7 @@ class ClusterOfItsOwn(ClusterNode):
 
     def __init__(self, cluster: TestCluster) -> None:
         requests = Requests(cluster.cluster, "ltm-1.coordinator")
-        super().__init__("memory:", requests, cluster.catalogs, lambda: tuple(cluster.ltms))
+        super().__init__("memory:", requests, FollowedCatalogs(requests, cluster), lambda: tuple(cluster.ltms))
         self._cluster = cluster
 
     def close(self) -> None:

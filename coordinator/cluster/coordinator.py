@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import blake2b
 
 from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.catalogs import Catalogs, Stored, pack_catalog
@@ -48,6 +49,8 @@ CHANGE_MS = 200
 FETCH_MS_MAX = 1_000
 #: Who wants to change the catalog or waits for one: beyond it newcomers are not heard, and ask again.
 WAITING_MAX = 1_000
+#: Answers that wait for a newer map or catalog; the oldest are forgotten beyond it.
+HELD_MAX = 10_000
 #: Questions to the scheduler that are not answered yet; the oldest are forgotten beyond it.
 ASKED_MAX = 1_000
 
@@ -68,6 +71,8 @@ class ClusterCoordinator:
         self._fetching: dict[tuple[str, int], int] = {}
         #: Reads as their clients asked for them, and since when: by client and number.
         self._reads: dict[tuple[str, int], tuple[ReadAt, int]] = {}
+        #: Answers to reads that wait until this one has the map and the catalog of their timestamps.
+        self._held: list[tuple[str, RowsAt]] = []
         #: What was passed on to the scheduler: who asked, and by which number.
         self._asked: dict[int, tuple[str, int]] = {}
         self._number = 0
@@ -143,8 +148,10 @@ class ClusterCoordinator:
                 self._to_leader(message)
             elif destination in self.map.hosts:
                 self._send.append((self.map.process(destination), ForLog(destination, "", message)))
-            elif not isinstance(message, RowsAt) or not self._is_read_again(destination, message):
+            elif not isinstance(message, RowsAt):
                 self._send.append((destination, message))
+            elif not self._is_read_again(destination, message):
+                self._answer_read(destination, message)
 
     def _is_read_again(self, client: str, answer: RowsAt) -> bool:
         """Whether the read found an old map or an old leader, and is begun anew instead of answered."""
@@ -156,6 +163,33 @@ class ClusterCoordinator:
             return True
         del self._reads[client, answer.number]
         return False
+
+    def _answer_read(self, client: str, answer: RowsAt) -> None:
+        """Who gets a new timestamp is told the version of the catalog as of it, which this one has to know first."""
+        if not self._follows(answer.epoch):
+            self._held.append((client, answer))
+            if len(self._held) > HELD_MAX:
+                del self._held[0]  # it will be asked for again
+            self._fetch(answer.epoch)
+            self.keeper.read(CATALOG)
+            return
+        if answer.epoch:
+            opened = next(
+                (entry for entry in reversed(self.catalogs.stored.entries) if 0 < entry.ts <= answer.at), None
+            )
+            answer = answer._replace(catalog_version=0 if opened is None else opened.version)
+        self._send.append((client, answer))
+
+    def _follows(self, epoch: int) -> bool:
+        """Whether its map is not older, and the catalog is the one that the map names."""
+        opened = self.catalogs.opened
+        version = 0 if opened is None else opened.version
+        return epoch <= self.map.epoch and (self.map.catalog_pending or version >= self.map.catalog)
+
+    def _answer_held(self) -> None:
+        held, self._held = self._held, []
+        for client, answer in held:
+            self._answer_read(client, answer)
 
     # -- the map
 
@@ -175,6 +209,7 @@ class ClusterCoordinator:
             self.map = ranges
             # The coordinator names logs; who answers for them is found out here, when a message leaves.
             self.inner.ranges = replace(ranges, hosts={})
+            self._answer_held()
 
     def _look_at(self, message: object) -> None:
         """Whoever refuses because of the map may know a newer one."""
@@ -204,13 +239,15 @@ class ClusterCoordinator:
                 self._tell_catalog(key)
         for number in list(self._changed):
             self._answer_change(number)
+        self._answer_held()
 
     def _about_catalog(self, sender: str, message: ChangeCatalog | CatalogChanged | FetchCatalog) -> None:
         match message:
             case ChangeCatalog(number):
-                if number not in self._changes and len(self._changes) < WAITING_MAX:
-                    self._changes[number] = (sender, message)
-                    self._ask_for_change(number)
+                own = _number_for_all(sender, number)
+                if own not in self._changes and len(self._changes) < WAITING_MAX:
+                    self._changes[own] = (sender, message)
+                    self._ask_for_change(own)
             case CatalogChanged(number):
                 if number in self._changes:
                     self._changed[number] = message
@@ -226,7 +263,7 @@ class ClusterCoordinator:
 
     def _ask_for_change(self, number: int) -> None:
         if number in self._changes:
-            self._to_leader(self._changes[number][1])
+            self._to_leader(self._changes[number][1]._replace(number=number))
             self._timers.append((self._now_ms + CHANGE_MS, ("change", number)))
 
     def _answer_change(self, number: int) -> None:
@@ -236,7 +273,8 @@ class ClusterCoordinator:
             self.keeper.read(CATALOG)
             return
         del self._changed[number]
-        self._send.append((self._changes.pop(number)[0], answer))
+        client, change = self._changes.pop(number)
+        self._send.append((client, answer._replace(number=change.number)))
 
     def _tell_catalog(self, key: tuple[str, int]) -> None:
         if self._fetching.pop(key, None) is not None:
@@ -266,3 +304,9 @@ class ClusterCoordinator:
         node = self.keeper.nodes[LEADER]
         if node is not None:
             self._send.append((node.data.decode(), message))
+
+
+def _number_for_all(client: str, number: int) -> int:
+    """Clients count for themselves; the leader remembers what was asked for by numbers that nobody else has. Whichever
+    coordinator is asked, it is the same."""
+    return int.from_bytes(blake2b(f"{client} {number}".encode(), digest_size=7).digest(), "big")

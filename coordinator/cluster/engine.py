@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ...changetables.errors import TransactionConflict
 from ...ltm.catalog import Catalog
+from ...ltm.reading import Guard
 from ...ltm.tables import Tables
-
 from ..ports import LogFigures
 from ..transaction import Request, check_table
 from ..two_phase.messages import Submit
@@ -17,7 +17,12 @@ from .reader import ClusterReader, FollowsCatalog
 from .requests import Requests
 
 
-class ChangesCatalog(FollowsCatalog, Protocol):
+class ChangesCatalog(FollowsCatalog, Guard, Protocol):
+    """A lock, held by whoever changes it."""
+
+    @property
+    def version(self) -> int: ...
+
     def change(self, change: Callable[[Catalog], Catalog]) -> int:
         """Its S: every transaction at or below it was made by earlier catalogs."""
 
@@ -66,6 +71,7 @@ class ClusterEngine:
             request.snapshot or 0,
             tuple(key for _, key in sorted(request.keys)),
             tuple((start, stop, 0, False) for _, start, stop in request.ranges),
+            catalog_version=tables.catalog.version if self._catalogs.version else 0,
         )
 
 

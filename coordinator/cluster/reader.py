@@ -50,9 +50,9 @@ class FollowsCatalog(Protocol):
     def newest(self) -> Tables:
         """Ask for the newest ones."""
 
-    def reach(self, at: int) -> None:
-        """The catalog of this timestamp is known afterwards: of an index that was dropped before it, entries are
-        missing."""
+    def reach(self, version: int) -> bool:
+        """Whether that is the version that is known now. Whoever reads by another one may look into an index that has
+        not all entries any more."""
 
 
 class _Fetched:
@@ -142,9 +142,10 @@ class ClusterReader(Reader):
 
     def begin(self) -> int:
         """A new timestamp, and the catalog of it."""
-        at = self._requests.now_ts()
-        self._catalogs.reach(at)
-        return at
+        while True:
+            now = self._requests.now()
+            if self._catalogs.reach(now.catalog_version):
+                return now.at
 
     def forget(self, at: int) -> None:
         self._fetched.forget(at)

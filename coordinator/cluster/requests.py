@@ -66,13 +66,13 @@ class Requests:
             return self.next_tx_id()
         ts, seen_s = self._recent
         if not ts or time.monotonic() - seen_s > RECENT_MS / 1000:
-            ts = self.now_ts()
+            ts = self.now().at
         return self._session << _COUNTER_BITS | number, ts
 
-    def now_ts(self) -> int:
-        """A new timestamp: above those of all commits that were acknowledged before."""
+    def now(self) -> RowsAt:
+        """A new timestamp, above those of all commits that were acknowledged before, and the catalog of it."""
         # Not of nothing: only who answers for a key knows whether a timestamp comes from an earlier leader.
-        return self.read(0, (withdrawn_key(0),)).at
+        return self.read(0, (withdrawn_key(0),))
 
     def _saw(self, ts: int) -> None:
         self._recent = (max(ts, self._recent[0]), time.monotonic())

@@ -121,11 +121,12 @@ class _Work:
 
 
 class _Reading:
-    __slots__ = ("began_ms", "client", "message", "ranges", "rows", "waiting")
+    __slots__ = ("began_ms", "client", "epoch", "message", "ranges", "rows", "waiting")
 
-    def __init__(self, client: str, message: ReadAt, now_ms: int) -> None:
+    def __init__(self, client: str, message: ReadAt, epoch: int, now_ms: int) -> None:
         self.client = client
         self.message = message
+        self.epoch = epoch
         self.began_ms = now_ms
         #: By the number of a part: its question, whom it goes to, and the places of its keys and ranges.
         self.waiting: dict[int, tuple[str, Read, list[int], list[int]]] = {}
@@ -576,7 +577,7 @@ class Coordinator:
             self._want_timestamp(lambda ts, epoch: self._begin_read(client, message, ts, epoch))
 
     def _begin_read(self, client: str, message: ReadAt, at: int, epoch: int) -> None:
-        reading = _Reading(client, message._replace(at=at), self._now_ms)
+        reading = _Reading(client, message._replace(at=at), epoch, self._now_ms)
         parts: dict[str, tuple[list[int], list[tuple[int, KeyRange]]]] = {}
         for place, key in enumerate(message.keys):
             parts.setdefault(self.ranges.owner(key), ([], []))[0].append(place)
@@ -630,7 +631,7 @@ class Coordinator:
         for (_, _, limit, last), parts in zip(wanted.ranges, reading.ranges, strict=True):
             rows = [row for part in sorted(parts, key=_first_key, reverse=last) for row in part]
             ranges.append(tuple(rows[:limit] if limit else rows))
-        answer = RowsAt(wanted.number, wanted.at, tuple(reading.rows), tuple(ranges))
+        answer = RowsAt(wanted.number, wanted.at, tuple(reading.rows), tuple(ranges), "", reading.epoch)
         if error:
             answer = RowsAt(wanted.number, wanted.at, (), (), error)
         self._send.append((reading.client, answer))

@@ -61,10 +61,13 @@ class ReadAt(NamedTuple):
 
 
 class RowsAt(NamedTuple):
-    """Each row with its commit_ts. `error`: why there are none."""
+    """Each row with its commit_ts. `error`: why there are none. `epoch` is that of a new timestamp, 0 of one that was
+    given; `catalog_version` is that of the catalog as of the new timestamp."""
 
     number: int
     at: int
     rows: tuple[tuple[int, Row | None], ...]
     ranges: tuple[tuple[tuple[bytes, int, Row], ...], ...]
     error: str = ""
+    epoch: int = 0
+    catalog_version: int = 0

@@ -1,0 +1,114 @@
+"""The catalog as the threads of one process know it, and how they change it: through the coordinator and the leader.
+
+The rows of steps have a table of their own, which no user sees (`step_rows`): it is left out here, and put back before
+a catalog is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...changetables.errors import OperationalError, Unavailable
+from ...ltm.catalog import Catalog
+from ...ltm.cluster.catalogs import pack_catalog, unpack_catalog
+from ...ltm.cluster.messages import OTHER_BASE, CatalogChanged, CatalogIs, ChangeCatalog, FetchCatalog
+from ...ltm.tables import Tables
+from ...ltm.versions import Horizon
+from ..ports import CatalogMoved
+from ..vms.step_rows import STEPS, TABLE
+from .requests import Requests
+
+#: A change of the catalog waits for all votes by earlier ones, perhaps until another LTM has taken over.
+CHANGE_MS_MAX = 60_000
+FETCH_MS_MAX = 20_000
+
+
+class CatalogFollower:
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._lock = threading.Lock()
+        #: The version in ZooKeeper, 0 if there is none yet, and what is known of it.
+        self._known: tuple[int, Tables] | None = None
+        #: The thread that changes it, and which one it changes.
+        self._changing = threading.Lock()
+        self._changing_thread = 0
+        self._base = (0, Tables(Catalog(), Horizon()))
+
+    @property
+    def tables(self) -> Tables:
+        """Whoever changes the catalog sees nothing but the one that he changes."""
+        return self._base[1] if self._changing_thread == threading.get_ident() else self._now()[1]
+
+    @property
+    def version(self) -> int:
+        """0: no catalog was ever stored."""
+        return self._now()[0]
+
+    def _now(self) -> tuple[int, Tables]:
+        return self._known or self._fetch(-1)
+
+    def newest(self) -> Tables:
+        if self._changing_thread != threading.get_ident():
+            while not self.reach(self._requests.now().catalog_version):
+                pass
+        return self.tables
+
+    def reach(self, version: int) -> bool:
+        """Whether that is the version that is known: if not, the newest one is fetched."""
+        if self._now()[0] != version:
+            self._fetch(-1)
+        return self._now()[0] == version
+
+    def _fetch(self, above_version: int) -> tuple[int, Tables]:
+        give_up = time.monotonic() + FETCH_MS_MAX / 1000
+        while True:
+            found = self._requests.ask(FetchCatalog(0, above_version), CatalogIs, give_up)
+            if found.version > above_version:
+                return self._adopt(found)
+            if time.monotonic() > give_up:
+                raise Unavailable("the catalog of the cluster could not be read", hint="try again")
+
+    def _adopt(self, found: CatalogIs) -> tuple[int, Tables]:
+        with self._lock:
+            known = self._known
+            if known is None or found.version > known[0]:
+                stored = unpack_catalog(found.data)
+                mine = {name: table for name, table in stored.tables.items() if name != STEPS}
+                before = None if known is None else known[1]
+                self._known = known = found.version, Tables(replace(stored, tables=mine), Horizon(), before)
+            return known
+
+    # -- changing it: in a `with` block
+
+    def __enter__(self) -> CatalogFollower:
+        self._changing.acquire()
+        try:
+            self.newest()
+            self._base = self._now()
+        except BaseException:
+            self._changing.release()
+            raise
+        self._changing_thread = threading.get_ident()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._changing_thread = 0
+        self._changing.release()
+
+    def change(self, change: Callable[[Catalog], Catalog]) -> int:
+        assert self._changing_thread == threading.get_ident(), "what is changed was looked at before"
+        version, tables = self._base
+        changed = change(tables.catalog)
+        stored = replace(changed, tables={**changed.tables, STEPS: TABLE})
+        give_up = time.monotonic() + CHANGE_MS_MAX / 1000
+        answer = self._requests.ask(ChangeCatalog(0, version, pack_catalog(stored)), CatalogChanged, give_up)
+        if answer.error == OTHER_BASE:
+            raise CatalogMoved("another process changes tables and views, too", hint="try again")
+        if answer.error:
+            raise OperationalError(f"the catalog was not changed: {answer.error}", hint="try again")
+        known = self._now()
+        self._base = known if known[0] >= answer.version else self._fetch(answer.version - 1)
+        return answer.ts
