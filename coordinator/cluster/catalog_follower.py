@@ -18,7 +18,7 @@ from ...ltm.cluster.messages import OTHER_BASE, CatalogChanged, CatalogIs, Chang
 from ...ltm.tables import Tables
 from ...ltm.versions import Horizon
 from ..ports import CatalogMoved
-from ..vms.step_rows import STEPS, TABLE
+from ..vms.step_rows import STEPS, STEPS_ID, TABLE
 from .requests import Requests
 
 #: A change of the catalog waits for all votes by earlier ones, perhaps until another LTM has taken over.
@@ -79,6 +79,7 @@ class CatalogFollower:
                 mine = {name: table for name, table in stored.tables.items() if name != STEPS}
                 before = None if known is None else known[1]
                 self._known = known = found.version, Tables(replace(stored, tables=mine), Horizon(), before)
+                self._requests.ids = (STEPS_ID, *known[1].versions)
             return known
 
     # -- changing it: in a `with` block

@@ -16,10 +16,11 @@ from typing import Protocol, TypeVar, cast
 
 from ...changetables import errors
 from ...changetables.errors import CommitUnknown, Error, InternalError, TransactionConflict, Unavailable
+from ...changetables.keys import table_range
 from ...ltm.two_phase.messages import COMMITTED, KeyRange, TxId
 from ...ltm.two_phase.participant import HISTORY_MS, TOO_OLD
 from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
-from ..vms.step_rows import withdrawn_key
+from ..vms.step_rows import STEPS_ID
 
 #: A read is given up after this long: more than it takes another LTM to take over.
 READ_MS_MAX = 20_000
@@ -54,6 +55,9 @@ class Requests:
         self._session = secrets.randbits(_SESSION_BITS)
         self._counter = itertools.count(1)
         self._recent = (0, 0.0)
+        self._turns = itertools.count()
+        #: Of tables, indexes and views.
+        self.ids: Sequence[int] = (STEPS_ID,)
 
     # -- timestamps
 
@@ -71,8 +75,10 @@ class Requests:
 
     def now(self) -> RowsAt:
         """A new timestamp, above those of all commits that were acknowledged before, and the catalog of it."""
-        # Not of nothing: only who answers for a key knows whether a timestamp comes from an earlier leader.
-        return self.read(0, (withdrawn_key(0),))
+        # Not of nothing: only who answers for a key knows whether a timestamp comes from an earlier leader. Whose key
+        # does not matter: not always the same LTM.
+        ids = self.ids
+        return self.read(0, (table_range(ids[next(self._turns) % len(ids)])[0],))
 
     def _saw(self, ts: int) -> None:
         self._recent = (max(ts, self._recent[0]), time.monotonic())

@@ -18,5 +18,7 @@ TABLE = {
     168: messages.SlotRefused,
     169: messages.Hello,
     170: messages.Passed,
+    171: messages.WantGroup,
+    172: messages.GroupIs,
 }
 register_all(TABLE)

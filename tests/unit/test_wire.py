@@ -44,7 +44,7 @@ PINNED = """
 64 ForLog 65 NotHere 66 Report 67 Lease 68 FetchMap 69 NewMap 70 FetchRange 71 RangeRows 72 Split 73 Merge 74 MoveRange
 75 Done 76 ChangeCatalog 77 CatalogChanged 78 FetchCatalog 79 CatalogIs 96 Seal 97 ReadLog 98 LogRecords 99 NoLog
 112 Logged 128 Submit 129 Outcome 130 ReadAt 131 RowsAt 160 Close 161 Closed 162 Collect 163 Changed 164 Marker 165 Work
-166 Working 167 SlotDone 168 SlotRefused 169 Hello 170 Passed
+166 Working 167 SlotDone 168 SlotRefused 169 Hello 170 Passed 171 WantGroup 172 GroupIs
 """
 
 
