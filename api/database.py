@@ -49,6 +49,7 @@ from .view import View
 
 if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
+    from .sql import Session
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,13 +85,18 @@ def connect(
     history: str | float = HISTORY,
     history_bytes: int | None = None,
     ltms: int | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    server_key: str = "",
 ) -> Database:
-    """Open a database: a directory (created if missing), or "memory:" for a new private one.
+    """Open a database: a directory (created if missing), "memory:" for a new private one, or one on a served node:
+    "tcp://host:port" or "ipc://path".
 
     `ltms`: how many local transaction managers share the keys; with several, transactions take two phases. Without it,
     the environment variable VIEWTIDE_LTMS tells, else it is one.
     `view_managers`: how many of them share the work of refreshing deferred views. `history`: for how long `changes()`
     of views can be read again, as long as the log takes no more than about `history_bytes` (256 MiB, in memory 32 MiB).
+    All of them are the node's own where the database is served. `keys`, the file of one's own key, and `server_key`,
+    the public key of the node, are for a served node that is not on this machine.
     """
     config = Config(cache_rows, view_managers, history, history_bytes, usual_ltms() if ltms is None else ltms)
     name = os.fspath(target) if isinstance(target, str | os.PathLike) else ""
@@ -101,8 +107,13 @@ def connect(
     if name == ":memory:":
         raise InterfaceError("':memory:' is SQLite's word", hint="use 'memory:' for a private database in memory")
     scheme = name.partition("://")[0] if "://" in name else ""
+    if scheme in ("tcp", "ipc"):
+        # Imported here: a database in this process needs no network.
+        from .remote import connect_remote
+
+        return connect_remote(name, keys, server_key)
     if scheme:
-        raise NotSupportedError(f"{scheme}:// is not available yet", hint="give a directory or 'memory:'")
+        raise NotSupportedError(f"{scheme}:// is not available yet", hint="give a directory, 'memory:' or 'tcp://...'")
     return Database(open_directory(Path(name), config))
 
 
@@ -406,6 +417,12 @@ class Database:
         )
 
     # -- inside
+
+    def _session(self) -> Session:
+        """Statements one by one, for the shell."""
+        from .sql import Session
+
+        return Session(self)
 
     def _catalog(self) -> Catalog:
         self._node.check_open()

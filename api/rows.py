@@ -205,6 +205,23 @@ class Result(Sequence[Row]):
         return to_pandas(self.to_arrow())
 
 
+class Written(Result):
+    """The result of a statement that returns no rows. `rowcount` is the number of rows that it changed."""
+
+    __slots__ = ("_affected",)
+
+    def __init__(self, affected: int, watermark: int = 0) -> None:
+        super().__init__(Columns(()), [], watermark)
+        self._affected = affected
+
+    @property
+    def rowcount(self) -> int:
+        return self._affected
+
+    def __repr__(self) -> str:
+        return f"Written(rowcount={self._affected})"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Token:
     """Where a commit stands in the one order. Opaque and comparable; give it to `at_least=` and `since=`."""

@@ -14,7 +14,7 @@ from .changetables.literals import sql_name
 from .changetables.schema import Column, Table
 from .changetables.types import Type
 from .shell_output import Output, cell
-from .sql import Session, parse, tag_of
+from .sql import parse, tag_of
 
 if TYPE_CHECKING:
     from .database import Database
@@ -48,7 +48,7 @@ class Shell:
 
     def __init__(self, database: Database, output: Output) -> None:
         self._database = database
-        self._session = Session(database)
+        self._session = database._session()
         self._output = output
         self._lines: list[str] = []
         self._first_line = 1
@@ -93,7 +93,7 @@ class Shell:
         try:
             for statement in parse(text).statements:
                 begin = time.perf_counter()
-                result = self._session.execute(statement)
+                result = self._session.execute(statement, text)
                 self._output.result(tag_of(statement, result), result)
                 if self._timing:
                     self._output.note(f"Time: {(time.perf_counter() - begin) * 1000:.3f} ms")

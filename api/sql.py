@@ -44,7 +44,7 @@ from .changetables.statements import (
 )
 from .changetables.types import STR
 from .reads import Reads, Snapshot
-from .rows import Columns, Result
+from .rows import Columns, Result, Written
 from .sql_reads import read_relation, tables_of
 from .sql_schema import change_schema
 from .sql_writes import delete_rows, insert_rows, update_rows
@@ -63,23 +63,6 @@ SCRIPTS_REMEMBERED = 256
 SCRIPT_CHARACTERS_REMEMBERED = 4_096
 
 _READS = (Select, Explain, ExplainView)
-
-
-class Written(Result):
-    """The result of a statement that returns no rows. `rowcount` is the number of rows that it changed."""
-
-    __slots__ = ("_affected",)
-
-    def __init__(self, affected: int, watermark: int = 0) -> None:
-        super().__init__(Columns(()), [], watermark)
-        self._affected = affected
-
-    @property
-    def rowcount(self) -> int:
-        return self._affected
-
-    def __repr__(self) -> str:
-        return f"Written(rowcount={self._affected})"
 
 
 def parse(text: str) -> Script:
@@ -309,7 +292,8 @@ class Session:
     def in_transaction(self) -> bool:
         return self._tx is not None
 
-    def execute(self, statement: Statement) -> Result:
+    def execute(self, statement: Statement, text: str = "") -> Result:
+        """`text`: where the statement stands; a shell of a served node needs it."""
         if isinstance(statement, Commit | Rollback):
             return self._finish(statement)
         if self.failed:

@@ -352,6 +352,26 @@ def _rows_source(columns: tuple[Column, ...]) -> str:
     return "\n".join(lines)
 
 
+def _checked_source(columns: tuple[Column, ...]) -> str:
+    """`checked(rows)`: rows that came by position from elsewhere, mostly in the engine's form already."""
+    conversions = [f"({_conversion(position, column)})" for position, column in enumerate(columns)]
+    tests = [_test(position, column) for position, column in enumerate(columns)]
+    made = f"add({_tuple_text(conversions)})"
+    if all(tests):
+        made = f"add(values) if {' and '.join(f'({test})' for test in tests)} else {made}"
+    lines = [
+        "def checked(rows):",
+        "    made = []",
+        "    add = made.append",
+        "    for values in rows:",
+        f"        if type(values) is not tuple or len(values) != {len(columns)}: raise no_row()",
+        f"        {''.join(f'v{position}, ' for position in range(len(columns)))}= values",
+        f"        {made}",
+        "    return made",
+    ]
+    return "\n".join(lines)
+
+
 def _quick_source(position: int, column: Column) -> str:
     """`quick(value)`: the converter of one column behind the inline test of `row`."""
     return f"def quick(v{position}):\n    return {_conversion(position, column)}"
@@ -378,9 +398,12 @@ class RowCodec:
     """
 
     __slots__ = (
+        "_checked",
+        "_columns",
         "_converters",
         "_key_names",
         "_key_values",
+        "_namespace",
         "_scalar_type",
         "_tails",
         "has_float",
@@ -418,6 +441,8 @@ class RowCodec:
 
         self._converters: dict[object, tuple[int, Converter]] = {}
         namespace: dict[str, object] = {**_NAMESPACE, "as_dict": self._as_dict, "unknown": self._unknown}
+        self._columns, self._namespace = columns, namespace
+        self._checked: Callable[[Iterable[object]], list[Row]] | None = None
         for position, column in enumerate(columns):
             if column.dropped:
                 continue
@@ -447,6 +472,23 @@ class RowCodec:
             "Callable[[Iterable[Mapping[str, object]]], list[Row]]",
             _compiled(_rows_source(columns), "rows", namespace),
         )
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether `checked` is for this table: all its columns are there to be seen, and none has another form at the
+        API than inside."""
+        return not any(column.dropped or column.hidden or column.type.kind == "json" for column in self._columns)
+
+    def checked(self, rows: Iterable[object]) -> list[Row]:
+        """Rows by position that nobody has looked at yet: what is wrong with them is raised as by `rows`."""
+        if self._checked is None:
+            self._namespace["no_row"] = self._no_row
+            made = _compiled(_checked_source(self._columns), "checked", self._namespace)
+            self._checked = cast("Callable[[Iterable[object]], list[Row]]", made)
+        return self._checked(rows)
+
+    def _no_row(self) -> InterfaceError:
+        return InterfaceError(f"a row of table {self.table.name} has {len(self._columns)} values")
 
     def changes(self, mapping: Mapping[str, object]) -> dict[int, Value]:
         """Position -> new value, for an update."""

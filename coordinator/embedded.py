@@ -83,6 +83,15 @@ class _ThreadPending(Pending):
         self.wake = sleep.release  # type: ignore[method-assign]
 
 
+class _CrowdPending(Pending):
+    """One of many that a single thread has brought; that thread leads as soon as it can, and needs no call."""
+
+    __slots__ = ()
+
+    def wake(self) -> None:
+        """Its owner waits for the lead, not for this."""
+
+
 class _TaskPending(Pending):
     __slots__ = ("decision", "home", "loop")
 
@@ -155,6 +164,7 @@ def _is_judged(request: Request) -> bool:
 
 _NO_KEYS: frozenset[bytes] = frozenset()
 _state_of = attrgetter("state")
+_decided = attrgetter("decided")
 _judged = attrgetter("judged")
 
 
@@ -236,6 +246,23 @@ class Engine:
             # Until it is decided, whoever waits for it: validation needs the versions since its snapshot.
             self.ltm.horizon.pins[-id(pending)] = pending.request.snapshot
         self._queue.append(pending)
+
+    def commit_many(self, requests: Sequence[Request]) -> list[Pending]:
+        """Commit what has come to one thread together, with as few flushes as it takes. All are decided on return: each
+        has its commit_ts or its error."""
+        crowd: list[Pending] = [_CrowdPending(request) for request in requests]
+        for pending in crowd:
+            self._enqueue(pending)
+        while not all(map(_decided, crowd)):
+            # Whoever leads meanwhile runs some of these, too.
+            self._leader.acquire()
+            if self._queue:
+                self._lead(None)
+            else:
+                self._leader.release()
+        # Who queued up while the lead was let go without a look at the queue found it taken and sleeps.
+        self._lead_if_free()
+        return crowd
 
     async def commit_async(self, request: Request) -> int:
         """Commit from a task: everything that the tasks of this loop commit in one turn goes into one flush.

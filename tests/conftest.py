@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import viewtide
+from viewtide import database
 from viewtide.config import LTMS_VARIABLE
 
 EXAMPLES_DEV = 20
@@ -22,6 +24,8 @@ EXAMPLES_FACTOR = {"dev": 0.25, "full": 1.0, "soak": 20.0}
 EXAMPLES_MIN = 10
 
 LTMS = (1, 3)
+#: With it, `vt.connect` in tests gives a client of a served node.
+SERVED_VARIABLE = "VIEWTIDE_TEST_SERVED"
 
 # The real HBase, ZooKeeper and Thrift servers: started when a test asks for them.
 pytest_plugins = ["tests.hbase_servers"]
@@ -40,6 +44,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("several_ltms") and LTMS_VARIABLE not in os.environ:
         metafunc.fixturenames.append("ltms")
         metafunc.parametrize("ltms", LTMS, indirect=True, ids=["one LTM", "three LTMs"])
+
+
+@pytest.fixture(autouse=True)
+def _served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether `vt.connect` gives a client of a served node."""
+    if getattr(request, "param", SERVED_VARIABLE in os.environ):
+        from tests import served
+
+        monkeypatch.setattr(viewtide, "connect", served.connect)
+        monkeypatch.setattr(database, "connect", served.connect)
 
 
 @pytest.fixture

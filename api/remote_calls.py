@@ -1,0 +1,458 @@
+"""What a client of a served node does, without I/O: each call is a generator that asks (`Ask`), is sent the body of the
+answer, and returns what the API returns. `remote` runs them in threads, `remote_aio` in tasks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar, cast
+
+from .changes import ViewChange
+from .changetables.errors import (
+    CommitUnknown,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TransactionConflict,
+)
+from .changetables.rows import RowCodec, row_codec
+from .changetables.schema import Table
+from .changetables.serialize import table_from_plain
+from .changetables.types import Row as Values
+from .changetables.types import type_of
+from .database import ColumnSpec
+from .reads import NO_KEY
+from .remote_protocol import (
+    WRITES_ROWS_MAX,
+    Page,
+    answer_from,
+    columns_from,
+    pages_of,
+    rows_from,
+    to_wire,
+)
+from .rows import Row, Token
+from .server_calls import INSERT, UPSERT
+from .transaction import _each
+
+T = TypeVar("T")
+
+#: May be asked again without harm; or: is a commit, known by its tx_id; or: must not be done twice.
+READ, COMMIT, ONCE = 0, 1, 2
+
+
+class Ask(NamedTuple):
+    """One request. `resent`: the arguments if it has to be sent again, where they differ."""
+
+    operation: str
+    arguments: tuple[object, ...]
+    kind: int = READ
+    resent: tuple[object, ...] | None = None
+    progress: Callable[[int, int], object] | None = None
+
+
+#: Asks, is sent bodies, returns a T.
+Asking: TypeAlias = Generator[Ask, object, T]
+
+
+def call(operation: str, *args: object, kind: int = READ, **kwargs: object) -> Asking[object]:
+    """A call of the API that the node has under this name."""
+    body = yield Ask(operation, (to_wire(args), to_wire(kwargs)), kind)
+    return (yield from _whole(answer_from(body)))
+
+
+def reporting(operation: str, name: str, progress: Callable[[int, int], object] | None) -> Asking[object]:
+    """A call that tells how far it is."""
+    body = yield Ask(operation, (to_wire((name,)), to_wire({})), ONCE, progress=progress)
+    return answer_from(body)
+
+
+def _whole(answer: object) -> Asking[object]:
+    """All pages of a result."""
+    if not isinstance(answer, Page):
+        return answer
+    result, cursor = answer
+    at = 0
+    while cursor is not None:
+        rows, more = cast("tuple[object, bool]", (yield Ask("page", (cursor, at))))
+        result._rows.extend(rows_from(result._columns, rows))
+        at += 1
+        if not more:
+            break
+    return result
+
+
+def levels(at_least: object, latest: object, max_lag: object) -> dict[str, object]:
+    """The keyword arguments of a read that say something."""
+    given = {"at_least": at_least, "latest": latest, "max_lag": max_lag}
+    return {name: value for name, value in given.items() if value is not None and value is not False}
+
+
+def key_of(key: object) -> tuple[object, ...]:
+    return () if key is NO_KEY else (key,)
+
+
+def listed(values: object) -> object:
+    """Any iterable as a list; what is none goes to the node, which says so."""
+    if isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping):
+        return list(values)
+    return values
+
+
+def sent_columns(columns: object) -> object:
+    """Columns of a new table with types that can be sent."""
+    if not isinstance(columns, Mapping):
+        return columns
+    return {name: sent_type(spec) for name, spec in columns.items()}
+
+
+def sent_type(spec: object) -> object:
+    if isinstance(spec, ColumnSpec):
+        return ColumnSpec(type_of(spec.type), spec.nullable, spec.default)
+    return type_of(spec)
+
+
+# --- what all calls of one client share ---
+
+
+class Schema(NamedTuple):
+    """A table as the node told it; `layout` is the node's word for the order of its columns."""
+
+    table: Table
+    codec: RowCodec
+    layout: int
+
+
+class Client:
+    """The numbers of one client, and the tables that it knows."""
+
+    def __init__(self) -> None:
+        self.number = secrets.randbits(62)
+        self._numbers = itertools.count(1)
+        self._sessions = itertools.count(1)
+        self.schemas: dict[str, Schema] = {}
+        self._version = -1
+
+    def next_tx_id(self) -> tuple[int, int]:
+        return self.number, next(self._numbers)
+
+    def next_session(self) -> tuple[int, int]:
+        return self.number, next(self._sessions)
+
+    def heard(self, version: object) -> None:
+        """Every answer tells the version of the catalog: what was known of older ones is forgotten."""
+        if version != self._version and isinstance(version, int):
+            self.schemas = {}
+            self._version = version
+
+    def schema(self, table: str) -> Asking[Schema]:
+        known = self.schemas.get(table) if isinstance(table, str) else None
+        if known is not None:
+            return known
+        body = yield Ask("schema", (table if isinstance(table, str) else to_wire(table),))
+        layout, plain = cast("tuple[int, object]", body)
+        made = table_from_plain(as_lists(plain))
+        # Whatever version it is of: the node knows its layout, or says that the columns have changed.
+        found = self.schemas[table] = Schema(made, row_codec(made), layout)
+        return found
+
+
+def as_lists(plain: object) -> object:
+    """Arrays of a message as `serialize` reads them."""
+    return [as_lists(item) for item in plain] if isinstance(plain, tuple) else plain
+
+
+# --- sessions ---
+
+
+class SessionCalls:
+    """A transaction or snapshot on the node, begun by its first operation."""
+
+    def __init__(self, client: Client, begin: tuple[object, ...]) -> None:
+        self._client = client
+        self._begin = to_wire(begin)
+        self._key: tuple[int, int] | None = None
+        self._number = 0
+        self._lost = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._key is not None
+
+    def ask(self, what: str, *args: object, writes: tuple[object, ...] = (), **kwargs: object) -> Asking[object]:
+        """An operation, and everything that was kept aside until now."""
+        body = yield self._next(writes, what, (to_wire(args), to_wire(kwargs)))
+        return (yield from _whole(answer_from(body)))
+
+    def raw(self, what: str) -> Asking[object]:
+        """An operation whose answer has a form of its own."""
+        return (yield self._next((), what, (to_wire(()), to_wire({}))))
+
+    def commit(self, tx_id: tuple[int, int]) -> Asking[int]:
+        ask = self._next((), "commit", (tx_id, False), COMMIT)
+        commit_ts = yield ask._replace(resent=(*ask.arguments[:5], (tx_id, True)))
+        return cast(int, commit_ts)
+
+    def end(self) -> Asking[None]:
+        key, self._key = self._key, None
+        if key is not None:
+            yield Ask("end", (key,))
+
+    def _next(self, writes: tuple[object, ...], what: str, args: tuple[object, ...], kind: int = READ) -> Ask:
+        if self._key is None:
+            self._key = self._client.next_session()
+            self._number = 0
+        self._number += 1
+        begin = self._begin if self._number == 1 else None
+        return Ask("session", (self._key, self._number, begin, writes, what, args), kind)
+
+
+#: (INSERT or UPSERT, table, layout, rows, positions that an upsert gives)
+_Write: TypeAlias = tuple[int, str, int, list[Values], list[object] | None]
+
+
+class Writes:
+    """What a transaction keeps aside."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Write] = []
+        self._keys: dict[str, set[bytes]] = {}
+        self.rows_count = 0
+
+    def insert(self, schema: Schema, rows: object) -> None:
+        codec = schema.codec
+        made = codec.rows(rows if type(rows) is list else _each(rows))  # type: ignore[arg-type]  # it checks
+        name = schema.table.name
+        if not codec.has_row_id:
+            keys = codec.keys_of(made)
+            known = self._keys.get(name)
+            new = set(keys)
+            if len(new) < len(keys) or (known is not None and not known.isdisjoint(new)):
+                raise _duplicate(schema, keys, known or set())
+            if known is None:
+                self._keys[name] = new
+            else:
+                known |= new
+        last = self._kept[-1] if self._kept else None
+        if last is not None and last[0] == INSERT and last[1] == name and last[2] == schema.layout:
+            last[3].extend(made)
+        elif made:
+            self._kept.append((INSERT, name, schema.layout, made, None))
+        self.rows_count += len(made)
+
+    def upsert(self, schema: Schema, rows: object) -> None:
+        codec, name = schema.codec, schema.table.name
+        if codec.has_row_id:
+            self.insert(schema, rows)
+            return
+        made: list[Values] = []
+        positions: list[object] = []
+        for item in _each(rows):  # type: ignore[arg-type]  # it checks
+            made.append(codec.row(item))
+            whole = len(item) == len(schema.table.columns)
+            positions.append(None if whole else tuple(codec.changes(item)))
+        self._keys.setdefault(name, set()).update(codec.keys_of(made))
+        if made:
+            self._kept.append((UPSERT, name, schema.layout, made, positions))
+        self.rows_count += len(made)
+
+    def take(self) -> tuple[_Write, ...]:
+        kept, self._kept, self._keys, self.rows_count = self._kept, [], {}, 0
+        return tuple(kept)
+
+    def is_long(self) -> bool:
+        """Whether it is too much for one message, as far as the number of rows tells."""
+        return self.rows_count > WRITES_ROWS_MAX
+
+
+def _portions(writes: Iterable[_Write]) -> Iterator[_Write]:
+    """The same writes in parts that fit into a message each."""
+    for kind, name, layout, rows, positions in writes:
+        at = 0
+        for page in pages_of(rows):
+            given = None if positions is None else positions[at : at + len(page)]
+            yield kind, name, layout, page, given
+            at += len(page)
+
+
+def _duplicate(schema: Schema, keys: list[bytes], known: set[bytes]) -> IntegrityError:
+    seen = set(known)
+    key = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    values = ", ".join(map(repr, schema.codec.keys.decode(key)))
+    return IntegrityError(
+        f"row {values} of table {schema.table.name!r} exists already", hint="use upsert to insert or update"
+    )
+
+
+class TransactionCalls:
+    """A transaction: its writes are kept aside until a read could see them, or until the commit."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._session = SessionCalls(client, ("transaction",))
+        self._writes = Writes()
+        self.ended: str | None = None
+        self.token: Token | None = None
+
+    def check_open(self) -> None:
+        if self.ended is not None:
+            raise InterfaceError(f"the transaction is {self.ended}", hint="begin a new one with db.transaction()")
+
+    # -- writes
+
+    def insert(self, table: str, rows: object) -> Asking[None]:
+        self.check_open()
+        self._writes.insert((yield from self._client.schema(table)), rows)
+        if self._writes.is_long():
+            yield from self._ship(self._writes.take())
+
+    def upsert(self, table: str, rows: object) -> Asking[None]:
+        self.check_open()
+        self._writes.upsert((yield from self._client.schema(table)), rows)
+        if self._writes.is_long():
+            yield from self._ship(self._writes.take())
+
+    def _ship(self, writes: Iterable[_Write]) -> Asking[None]:
+        """Hand what was kept aside to the node's transaction, in parts."""
+        for part in _portions(writes):
+            yield from self._guarded(self._session.ask("write", writes=(part,)))
+
+    # -- operations on the node
+
+    def ask(self, what: str, *args: object, **kwargs: object) -> Asking[object]:
+        """An operation on the node, which must have seen the writes so far."""
+        self.check_open()
+        writes = self._writes.take()
+        if writes:
+            yield from self._ship(writes)
+        return (yield from self._guarded(self._session.ask(what, *args, **kwargs)))
+
+    def _guarded(self, asking: Asking[object]) -> Asking[object]:
+        """An operation whose answer did not come, or that finds the session gone, ends the transaction."""
+        try:
+            return (yield from asking)
+        except (TransactionConflict, CommitUnknown, RemoteProtocolError) as error:
+            if self.ended is None and _is_lost(error):
+                self.ended = "lost"
+            raise
+
+    # -- the end
+
+    def commit(self) -> Asking[Token]:
+        self.check_open()
+        tx_id = self._client.next_tx_id()
+        try:
+            commit_ts = yield from self._commit(tx_id)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            refused = isinstance(error, Error) and not isinstance(error, CommitUnknown)
+            self.ended = "rolled back" if refused else "interrupted in its commit, which may have happened"
+            if isinstance(error, TransactionConflict):
+                self._client.schemas = {}  # perhaps the columns have changed
+            raise
+        self.token = Token(commit_ts, tx_id)
+        self.ended = "committed"
+        return self.token
+
+    def _commit(self, tx_id: tuple[int, int]) -> Asking[int]:
+        writes = self._writes.take()
+        if not self._session.is_open:
+            try:
+                body = yield Ask("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes))
+                return cast(int, body)
+            except LocalProtocolError:
+                pass  # nothing was sent: it is too long for one message
+        yield from self._ship(writes)
+        return (yield from self._session.commit(tx_id))
+
+    def rollback(self) -> Asking[None]:
+        self.check_open()
+        self.ended = "rolled back"
+        self._writes.take()
+        yield from self._session.end()
+
+    def the_token(self) -> Token:
+        if self.token is None:
+            if self.ended is None:
+                raise InterfaceError(
+                    "a transaction has its token after the commit", hint="read it after the with block"
+                )
+            self.check_open()
+        assert self.token is not None
+        return self.token
+
+
+def _is_lost(error: Error) -> bool:
+    return isinstance(error, CommitUnknown) or "does not know this transaction" in error.message
+
+
+class SnapshotCalls:
+    """A snapshot: its timestamp is fixed by its first operation."""
+
+    def __init__(
+        self, client: Client, at_least: object, latest: object, max_lag: object, views: Sequence[str]
+    ) -> None:
+        self._session = SessionCalls(client, ("snapshot", at_least, latest, max_lag, views))
+        self.ended: str | None = None
+        self._ts: int | None = None
+
+    def begin(self) -> Asking[int]:
+        self.check_open()
+        if self._ts is None:
+            self._ts = cast(int, (yield from self._session.ask("begin")))
+        return self._ts
+
+    def ask(self, what: str, *args: object, **kwargs: object) -> Asking[object]:
+        self.check_open()
+        return (yield from self._session.ask(what, *args, **kwargs))
+
+    def check_open(self) -> None:
+        if self.ended is not None:
+            raise InterfaceError(f"the snapshot is {self.ended}", hint="begin a new one with db.snapshot()")
+
+    def close(self) -> Asking[None]:
+        self.ended = "closed"
+        yield from self._session.end()
+
+
+# --- the feed ---
+
+
+class FeedCalls:
+    """The change feed of a view. Its place is known here, too: a session that is gone is begun again from there."""
+
+    def __init__(self, client: Client, view: str, since: Token | None) -> None:
+        self._client, self._view, self._since = client, view, since
+        self._session = SessionCalls(client, ("changes", view, since))
+        self.given_ts = 0 if since is None else since.commit_ts
+
+    def begin(self) -> Asking[int]:
+        """Where it begins."""
+        self.given_ts = cast(int, (yield from self._session.ask("place")))
+        return self.given_ts
+
+    def next(self) -> Asking[list[ViewChange]]:
+        """What is there by now."""
+        try:
+            body = yield from self._session.raw("next")
+        except TransactionConflict:
+            if not self.given_ts:
+                raise
+            self._session = SessionCalls(self._client, ("changes", self._view, Token(self.given_ts)))
+            body = yield from self._session.raw("next")
+        header, found, ts = cast("tuple[object, tuple[tuple[int, tuple[tuple[object, int], ...]], ...], int]", body)
+        self.given_ts = ts
+        return [self._change(header, at, rows) for at, rows in found]
+
+    def _change(self, header: object, ts: int, rows: Sequence[tuple[object, int]]) -> ViewChange:
+        made: list[Row] = rows_from(columns_from(header), tuple(values for values, _ in rows)) if rows else []
+        return ViewChange(Token(ts), ts, list(zip(made, [times for _, times in rows], strict=True)))
+
+    def end(self) -> Asking[None]:
+        yield from self._session.end()
+

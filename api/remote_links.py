@@ -1,0 +1,224 @@
+"""Connections to a served node, for threads: each call borrows one, alone.
+
+A node that does not answer is asked for a sign of life (`ping`), which its loop gives at once, whatever its workers do.
+Without one, or if another process answers, the connection is lost: reads and commits are sent again by a new one, a
+commit with its tx_id, so that it happens once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from .changetables.errors import Busy, CommitUnknown, Error, RemoteProtocolError, Unavailable
+from .ltm.codec import make_pack
+from .ltm.transport import Hub, Keys
+from .remote_calls import COMMIT, ONCE, Ask, Asking, Client
+from .remote_protocol import ANSWER, FAILURE, PROGRESS, RETRIES_MS_MAX, error_from_wire, reply_of, request_bytes
+
+T = TypeVar("T")
+
+#: How long `connect` waits for a node that does not answer.
+CONNECT_S_MAX = 5.0
+#: A call that takes longer asks for a sign of life; without one for LOST_S the connection is lost.
+PING_S = 0.5
+LOST_S = 3.0
+#: How long calls are sent again, other than commits.
+RETRIES_S_MAX = 10.0
+#: Connections of one client, at the most: as many threads can have a call under way.
+LINKS_MAX = 256
+#: Pause before the next attempt to reach a node.
+RETRY_PAUSE_S = 0.05
+
+PEER = "node"
+
+
+class Lost(Exception):
+    """The connection is gone, and whether the request arrived is not known."""
+
+
+class Target:
+    """Where a node is, and how to get in."""
+
+    def __init__(self, address: str, keys: Keys | None = None, server_key: str = "") -> None:
+        self.address, self.keys, self.server_key = address, keys, server_key
+
+    def hub(self, name: str) -> Hub:
+        hub = Hub(name if self.keys is None else self.keys.name, keys=self.keys)
+        try:
+            hub.know(PEER, self.address, self.server_key)
+        except BaseException:
+            hub.close()
+            raise
+        return hub
+
+    def unavailable(self) -> Unavailable:
+        return Unavailable(
+            f"nobody answers at {self.address}", hint="is the node running there? start it with: viewtide serve"
+        )
+
+
+class Link:
+    """One connection; one request at a time."""
+
+    def __init__(self, target: Target, client: Client) -> None:
+        self._target = target
+        self._client = client
+        self._hub = target.hub(f"client-{client.number:x}")
+        self._pack = make_pack()
+        self._number = 0
+        #: Of the process that answered; None: not known yet.
+        self._life: object = None
+
+    def close(self) -> None:
+        self._hub.close()
+
+    def meet(self, seconds: float) -> None:
+        """Find out who answers; Lost if nobody does."""
+        number = self._send("ping", ())
+        self._life = self._wait(number, seconds, None)[1]
+
+    def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
+        """The body of the answer, or its error."""
+        number = self._send(ask.operation, arguments)
+        kind, body = self._wait(number, None, ask.progress)
+        if kind == FAILURE:
+            raise error_from_wire(body)
+        return body
+
+    def _send(self, operation: str, arguments: tuple[object, ...]) -> int:
+        self._number += 1
+        payload = request_bytes(self._number, operation, arguments, self._pack)
+        if not self._hub.send(PEER, payload):
+            raise Busy(f"the queue to {self._target.address} is full", hint="try again in a moment")
+        self._hub.flush()
+        return self._number
+
+    def _wait(
+        self, number: int, seconds: float | None, progress: Callable[[int, int], object] | None
+    ) -> tuple[int, object]:
+        """Wait for an answer: for so long, or as long as there are signs of life."""
+        heard_s = asked_s = time.monotonic()
+        ping = -1
+        while True:
+            for batch in self._hub.poll(int((seconds or PING_S) * 1000)):
+                for payload in batch.payloads:
+                    answered, kind, first, body = reply_of(payload)
+                    heard_s = time.monotonic()
+                    if answered == number and kind != PROGRESS:
+                        self._client.heard(first)
+                        return cast(int, kind), body
+                    if answered == number and progress is not None:
+                        progress(cast(int, first), cast(int, body))
+                    elif answered == ping and kind == ANSWER and body != self._life:
+                        if self._life is not None:
+                            raise Lost
+                        self._life = body
+            now = time.monotonic()
+            if now - heard_s > (seconds or LOST_S):
+                raise Lost
+            if seconds is None and now - asked_s >= PING_S:
+                ping, asked_s = self._send("ping", ()), now
+
+
+class Links:
+    """The connections of one client."""
+
+    def __init__(self, target: Target, client: Client) -> None:
+        self.target = target
+        self._client = client
+        self._idle: list[Link] = []
+        self._room = threading.BoundedSemaphore(LINKS_MAX)
+        self._closed = False
+
+    def run(self, asking: Asking[T]) -> T:
+        """Run a call to its end."""
+        try:
+            ask = next(asking)
+            while True:
+                try:
+                    body = self._exchange(ask)
+                except BaseException as error:
+                    ask = asking.throw(error)
+                else:
+                    ask = asking.send(body)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def meet(self) -> None:
+        """Is there a node at all?"""
+        link = Link(self.target, self._client)
+        try:
+            link.meet(CONNECT_S_MAX)
+        except Lost:
+            link.close()
+            raise self.target.unavailable() from None
+        except BaseException:
+            link.close()
+            raise
+        self._idle.append(link)
+
+    def _exchange(self, ask: Ask) -> object:
+        with self._room:
+            give_up = time.monotonic() + (RETRIES_MS_MAX / 1000 if ask.kind == COMMIT else RETRIES_S_MAX)
+            arguments = ask.arguments
+            while True:
+                try:
+                    return self._once(ask, arguments)
+                except Lost:
+                    if ask.kind == ONCE or time.monotonic() > give_up:
+                        break
+                    arguments = arguments if ask.resent is None else ask.resent
+                time.sleep(RETRY_PAUSE_S)
+        raise self._given_up(ask)
+
+    def _given_up(self, ask: Ask) -> Error:
+        if ask.kind == COMMIT:
+            return CommitUnknown(
+                f"the connection to {self.target.address} was lost during the commit, which may have happened",
+                hint="look at the data when the node is there again",
+            )
+        if ask.kind == ONCE:
+            return CommitUnknown(
+                f"the connection to {self.target.address} was lost, and {ask.operation} may have happened",
+                hint="look at the database before you try it again",
+            )
+        return self.target.unavailable()
+
+    def _once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
+        try:
+            link = self._idle.pop()
+        except IndexError:
+            link = Link(self.target, self._client)
+        try:
+            if ask.kind == ONCE:
+                # What may not be done twice is sent only to a node that is there.
+                try:
+                    link.meet(CONNECT_S_MAX)
+                except Lost:
+                    raise self.target.unavailable() from None
+            body = link.exchange(ask, arguments)
+        except (Lost, RemoteProtocolError):
+            link.close()
+            raise
+        except Error:
+            self._give_back(link)
+            raise
+        except BaseException:  # an interrupt: its answer is still under way
+            link.close()
+            raise
+        self._give_back(link)
+        return body
+
+    def _give_back(self, link: Link) -> None:
+        if self._closed:
+            link.close()
+        else:
+            self._idle.append(link)

@@ -1,0 +1,630 @@
+"""A served node: one loop between the clients' messages and a database.
+
+The loop drains all that has arrived, runs what is short, commits all transactions together with one sync, and sends one
+message to each client. What may wait or take long runs in worker threads; the loop never waits for them.
+
+A transaction that only wrote comes as one message. One that reads is a *session*: a real `Transaction` here, to which
+the client ships its writes before a read that could see them.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+from . import __version__
+from .changetables.errors import (
+    Busy,
+    Error,
+    InterfaceError,
+    InternalError,
+    LocalProtocolError,
+    OperationalError,
+    RemoteProtocolError,
+    TransactionConflict,
+)
+from .changetables.serialize import table_to_plain
+from .coordinator.embedded import wall_clock_ms
+from .coordinator.transaction import ABSENT, Intent, Request
+from .freshness import ANY_AGE, is_fresh, levels_of
+from .ltm.codec import make_pack
+from .ltm.keys import ADMIN, CLIENT, LOCAL
+from .ltm.tables import TableRows
+from .reads import AlignedSnapshot, Snapshot, unknown_table
+from .remote_protocol import (
+    ANSWER,
+    FAILURE,
+    PROGRESS,
+    RequestRefused,
+    body_of,
+    error_to_wire,
+    request_of,
+)
+from .server_calls import (
+    INLINE,
+    INSERT,
+    REPORTING,
+    SHORT,
+    ChangesBody,
+    Rows,
+    arguments_from,
+    as_writes,
+    begun,
+    called,
+    checked_views,
+    database_calls,
+    ended,
+    layout_of,
+    mappings_of,
+    schema_of,
+    session_call,
+)
+from .server_sessions import SESSION_IDLE_S, Cursors, Decided, Earlier, Session, SessionKey, Sessions, TxId
+from .transaction import Transaction
+
+if TYPE_CHECKING:
+    from .database import Database
+    from .ltm.transport import Received
+
+logger = logging.getLogger("viewtide.server")
+
+#: Threads for what may wait or take long, and how many calls may wait for one.
+WORKERS = 8
+JOBS_MAX = 1_000
+#: How often leases are looked at, and the longest that the loop sleeps.
+LOOK_S = 1.0
+#: A reader of a view whose last result had more rows than this goes to a worker.
+SHORT_ROWS = 1_000
+#: Rows that are written in the loop.
+SHORT_WRITES = 2_000
+#: Of a long call, progress is told at most so often.
+PROGRESS_S = 0.1
+
+ROLES = (CLIENT, ADMIN, LOCAL)
+
+
+class Hub(Protocol):
+    """What of `ltm.transport.Hub` is used here."""
+
+    def poll(self, timeout_ms: int) -> list[Received]: ...
+    def reply(self, route: object, payload: bytes) -> bool: ...
+    def flush(self) -> None: ...
+    def wake(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Caller(NamedTuple):
+    """Whom to answer."""
+
+    route: object
+    name: str
+    number: int
+
+
+class _Commit:
+    """A transaction that is committed at the end of this turn; those who sent it again are answered, too."""
+
+    __slots__ = ("callers", "done", "request", "tx_id")
+
+    def __init__(self, tx_id: TxId, request: Request, caller: Caller, done: Callable[[bool], None] | None) -> None:
+        self.tx_id = tx_id
+        self.request = request
+        self.callers = [caller]
+        #: Is told whether it was committed.
+        self.done = done
+
+
+class Server:
+    """Serves one database on one hub. `run` is the loop; `stop` ends it, from any thread."""
+
+    def __init__(self, database: Database, hub: Hub, *, workers: int = WORKERS, idle_s: float = SESSION_IDLE_S) -> None:
+        self._db = database
+        self._node = database._node
+        self._engine = database._engine
+        self._ltm = database._engine.ltm
+        self._hub = hub
+        self._pack = make_pack()
+        #: Another one after each start: clients see that what they had here is gone.
+        self.life = secrets.randbits(62)
+        self._begun_ms = wall_clock_ms()
+        self._calls = database_calls(database)
+        self._sessions = Sessions(ended, idle_s)
+        self._cursors = Cursors()
+        self._decided = Decided()
+        self._earlier: Earlier | None = None
+        #: Commits that were sent again after a restart, while the log is read.
+        self._waiting_for_log: list[Callable[[], None]] = []
+        self._commits: dict[TxId, _Commit] = {}
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="viewtide-served")
+        self._jobs_count = 0
+        #: What workers have done: called by the loop.
+        self._done: deque[Callable[[], None]] = deque()
+        self._layouts: dict[str, tuple[TableRows, int]] = {}
+        self._rows_counts: dict[str, int] = {}
+        self._stopping = threading.Event()
+        self._look_s = 0.0
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Until `stop`. Clients that are waiting then get no answer, and ask again elsewhere or later."""
+        try:
+            while not self._stopping.is_set():
+                self._turn(int(LOOK_S * 1000))
+        finally:
+            self._workers.shutdown(wait=True, cancel_futures=True)
+            self._sessions.end_all()
+            self._hub.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._hub.wake()
+
+    def _turn(self, timeout_ms: int) -> None:
+        for batch in self._hub.poll(timeout_ms):
+            role, name, route = batch.who.role, batch.who.name, batch.route
+            for payload in batch.payloads:
+                self._take(route, name, role, payload)
+        while self._done:
+            self._done.popleft()()
+        if self._commits:
+            self._commit_all()
+        self._hub.flush()
+        now = time.monotonic()
+        if now >= self._look_s:
+            self._look_s = now + LOOK_S
+            self._sessions.expire()
+            self._cursors.expire()
+            self._decided.expire()
+
+    def _take(self, route: object, name: str, role: str, payload: bytes) -> None:
+        try:
+            number, operation, arguments = request_of(payload)
+        except RequestRefused as refused:
+            self._fail(Caller(route, name, refused.number), refused.error)
+            return
+        except RemoteProtocolError as error:
+            logger.warning("dropped a request of %s: %s", name, error)
+            return
+        caller = Caller(route, name, number)
+        try:
+            if role not in ROLES:
+                raise OperationalError(f"the role {role!r} may not use the database", hint="use the key of a client")
+            self._handle(caller, operation, arguments)
+        except Exception as error:
+            self._fail(caller, error)
+
+    def _handle(self, caller: Caller, operation: str, arguments: tuple[object, ...]) -> None:
+        if operation == "commit":
+            self._take_commit(caller, arguments)
+        elif operation == "session":
+            self._take_session(caller, arguments)
+        elif operation == "ping":
+            self._answer(caller, self.life)
+        elif operation == "hello":
+            self._answer(caller, (1, self._node.name, self.life, __version__))
+        elif operation == "end":
+            self._sessions.end(_key(arguments), caller.name)
+            self._answer(caller, None)
+        elif operation == "page":
+            self._answer(caller, self._cursors.page(*arguments[:2]) if len(arguments) == 2 else None)
+        elif operation == "schema":
+            self._answer(caller, schema_of(self._table(arguments[0] if arguments else None).table))
+        elif operation == "sources":
+            self._answer(caller, [table_to_plain(table) for table in self._db._sources().values()])
+        elif operation in REPORTING:
+            self._work(caller, partial(self._check_view, caller, operation, arguments_from(arguments)[0]))
+        else:
+            self._take_call(caller, operation, arguments)
+
+    # -- calls of the database
+
+    def _take_call(self, caller: Caller, operation: str, arguments: tuple[object, ...]) -> None:
+        call = self._calls.get(operation)
+        if call is None:
+            raise RemoteProtocolError(f"there is no operation {operation!r}", hint="update the node")
+        args, kwargs = arguments_from(arguments)
+        if operation in INLINE or (operation.startswith("view.") and self._is_short(operation, args, kwargs)):
+            self._answer_value(caller, called(call, args, kwargs))
+        else:
+            self._work(caller, partial(called, call, args, kwargs), partial(self._note_rows, operation, args))
+
+    def _is_short(self, operation: str, args: Sequence[object], kwargs: dict[str, object]) -> bool:
+        """Whether a read of a view neither waits nor gives many rows."""
+        name = args[0] if args else None
+        if operation not in ("view.get", "view.rows") or not isinstance(name, str):
+            return False
+        asked = levels_of(kwargs.get("at_least"), kwargs.get("latest", False), kwargs.get("max_lag"))
+        if not is_fresh(self._node, name, asked):
+            return False
+        return operation == "view.get" or self._rows_counts.get(name, SHORT_ROWS + 1) <= SHORT_ROWS
+
+    def _note_rows(self, operation: str, args: Sequence[object], value: object) -> None:
+        if operation == "view.rows":
+            self._rows_counts[cast(str, args[0])] = len(cast("Sequence[object]", value))
+
+    def _check_view(self, caller: Caller, operation: str, args: tuple[object, ...]) -> object:
+        told_s = time.monotonic()
+
+        def progress(done: int, expected: int) -> None:
+            nonlocal told_s
+            now = time.monotonic()
+            if now - told_s >= PROGRESS_S:
+                told_s = now
+                self._done.append(partial(self._send, caller, PROGRESS, done, expected))
+                self._hub.wake()
+
+        return called(partial(checked_views, self._db, operation), args, {"progress": progress})
+
+    def _work(
+        self, caller: Caller, call: Callable[[], object], then: Callable[[object], None] | None = None
+    ) -> None:
+        """Run a call in a worker and answer with what it gives; `then` is told that first, by the loop."""
+        self._begin_work(call, partial(self._worked, caller, then), partial(self._fail, caller))
+
+    def _worked(self, caller: Caller, then: Callable[[object], None] | None, value: object) -> None:
+        if then is not None:
+            then(value)
+        self._answer_value(caller, value)
+
+    def _begin_work(
+        self, call: Callable[[], object], good: Callable[[object], None], bad: Callable[[Exception], None]
+    ) -> None:
+        if self._jobs_count >= JOBS_MAX:
+            raise Busy(f"{JOBS_MAX} calls are waiting for the node", hint="try again in a moment")
+        self._jobs_count += 1
+
+        def work() -> None:
+            finish: Callable[[], None]
+            try:
+                finish = partial(good, call())
+            except Exception as error:
+                finish = partial(bad, error)
+            self._done.append(partial(self._finished, finish, bad))
+            self._hub.wake()
+
+        self._workers.submit(work)
+
+    def _finished(self, finish: Callable[[], None], bad: Callable[[Exception], None]) -> None:
+        self._jobs_count -= 1
+        try:
+            finish()
+        except Exception as error:  # the answer could not be made
+            bad(error)
+
+    # -- transactions that only wrote
+
+    def _take_commit(self, caller: Caller, arguments: tuple[object, ...]) -> None:
+        """(tx_id, whether it was sent before, writes), or a session's key instead of writes."""
+        if len(arguments) != 3:
+            raise RemoteProtocolError("a commit that cannot be read")
+        tx_id, again, writes = _key(arguments), arguments[1], arguments[2]
+        commit_ts = self._decided.find(tx_id)
+        if commit_ts is not None:
+            self._answer(caller, commit_ts)
+            return
+        running = self._commits.get(tx_id)
+        if running is not None:
+            running.callers.append(caller)
+            return
+        if again and self._is_earlier(caller, tx_id, partial(self._take_commit, caller, arguments)):
+            return
+        self._commits[tx_id] = self._blind(caller, tx_id, writes)
+
+    def _is_earlier(self, caller: Caller, tx_id: TxId, retry: Callable[[], None]) -> bool:
+        """Whether a commit that was sent again was done before this process began; then it is answered. The log is
+        read once, by a worker, and such commits wait for that: `retry` goes on with one."""
+        if self._earlier is None:
+            self._waiting_for_log.append(partial(self._guarded, caller, retry))
+            if len(self._waiting_for_log) == 1:
+                call = partial(Earlier, self._ltm, self._begun_ms)
+                self._begin_work(call, self._log_was_read, partial(self._log_was_not_read, caller))
+            return True
+        commit_ts = self._earlier.find(tx_id)
+        if commit_ts is None:
+            return False
+        self._answer(caller, commit_ts)
+        return True
+
+    def _log_was_read(self, earlier: object) -> None:
+        self._earlier = cast(Earlier, earlier)
+        waiting, self._waiting_for_log = self._waiting_for_log, []
+        for retry in waiting:
+            retry()
+
+    def _log_was_not_read(self, caller: Caller, error: Exception) -> None:
+        self._waiting_for_log = []  # the others ask again
+        self._fail(caller, error)
+
+    def _guarded(self, caller: Caller, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._fail(caller, error)
+
+    def _blind(self, caller: Caller, tx_id: TxId, plain: object) -> _Commit:
+        if type(plain) is tuple and len(plain) == 1:
+            request = self._inserted(tx_id, plain[0])
+            if request is not None:
+                return _Commit(tx_id, request, caller, None)
+        tx = self._db.transaction()
+        try:
+            self._replay(tx, plain)
+        except BaseException:
+            tx.rollback()
+            raise
+        return self._of_transaction(caller, tx_id, tx)
+
+    def _inserted(self, tx_id: TxId, write: object) -> Request | None:
+        """The common case: rows of one table, all of whose columns can be checked where they stand."""
+        kind, name, layout, rows, _ = write if type(write) is tuple and len(write) == 5 else (None,) * 5
+        if kind != INSERT or type(rows) is not tuple or type(name) is not str:
+            return None
+        target = self._laid_out(name, layout)
+        codec = target.codec
+        if not codec.takes_positions:
+            return None
+        made = codec.checked(rows)
+        keys = codec.keys_of(made)
+        intents: dict[bytes, Intent] = {key: (ABSENT, row, None, True) for key, row in zip(keys, made, strict=True)}
+        if len(intents) < len(keys) or not keys:
+            return None  # the long way says what is wrong with it
+        request = Request(tx_id)
+        request.inserts_only = True
+        request.writes[name] = intents
+        request.tables[name] = target
+        return request
+
+    def _laid_out(self, name: str, layout: object) -> TableRows:
+        """The table that rows of this layout are for."""
+        target = self._ltm.tables.by_name.get(name)
+        known = self._layouts.get(name)
+        if known is None or known[0] is not target:
+            target = self._table(name)
+            known = self._layouts[name] = (target, layout_of(target.table))
+        if known[1] != layout:
+            raise TransactionConflict(
+                f"the columns of table {name!r} changed meanwhile", hint="run the transaction again"
+            )
+        return known[0]
+
+    def _table(self, name: object) -> TableRows:
+        self._node.check_open()
+        tables = self._ltm.tables
+        found = tables.by_name.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise unknown_table(name, tables)
+        return found
+
+    def _replay(self, tx: Transaction, plain: object) -> None:
+        """Do in a transaction what a client has kept aside."""
+        for kind, name, layout, rows, positions in as_writes(plain):
+            table = self._laid_out(name, layout).table
+            mappings = cast("list[dict[str, object]]", mappings_of(table, rows, positions))
+            if kind == INSERT:
+                tx.insert(name, mappings)
+            else:
+                tx.upsert(name, mappings)
+
+    def _of_transaction(self, caller: Caller, tx_id: TxId, tx: Transaction) -> _Commit:
+        """What `Transaction.commit` does, up to the engine."""
+        tx._check_open()
+        request = tx._request
+        request.tx_id, request.tx_ids = tx_id, (tx_id,)
+        request.snapshot = tx._snapshot
+
+        def done(committed: bool) -> None:
+            tx._end("committed" if committed else "rolled back")
+
+        return _Commit(tx_id, request, caller, done)
+
+    def _commit_all(self) -> None:
+        commits, self._commits = list(self._commits.values()), {}
+        for commit in [each for each in commits if not each.request.writes]:
+            # It wrote nothing: it happened at its snapshot.
+            commits.remove(commit)
+            snapshot = commit.request.snapshot
+            self._committed(commit, self._ltm.horizon.durable_ts if snapshot is None else snapshot)
+        if not commits:
+            return
+        for commit, pending in zip(commits, self._engine.commit_many([each.request for each in commits]), strict=True):
+            if pending.error is None:
+                self._committed(commit, pending.commit_ts)
+            else:
+                if commit.done is not None:
+                    commit.done(False)
+                for caller in commit.callers:
+                    self._fail(caller, pending.error)
+
+    def _committed(self, commit: _Commit, commit_ts: int) -> None:
+        self._decided.note(commit.tx_id, commit_ts)
+        if commit.done is not None:
+            commit.done(True)
+        for caller in commit.callers:
+            self._answer(caller, commit_ts)
+
+    # -- sessions
+
+    def _take_session(self, caller: Caller, arguments: tuple[object, ...]) -> None:
+        """(key, number of the operation, what to begin with, writes, operation, arguments). A commit's arguments are
+        (tx_id, whether it was sent before)."""
+        if len(arguments) != 6:
+            raise RemoteProtocolError("an operation of a session that cannot be read")
+        key, number, begin, writes, what, args = arguments
+        if type(number) is not int or type(what) is not str or type(args) is not tuple:
+            raise RemoteProtocolError("an operation of a session that cannot be read")
+        if what == "commit" and self._is_decided(caller, arguments, args):
+            return
+        key = _key((key,))
+        session = self._sessions.known(key, caller.name)
+        if session is None and begin is not None:
+            session = self._sessions.begin(key, caller.name, partial(begun, self._db, begin))
+        if session is None:
+            session = self._sessions.find(key, caller.name)  # raises
+        run = partial(self._run_session, caller, key, session, number, writes, what, args)
+        if session.busy:
+            session.waiting.append(partial(self._guarded, caller, run))
+        else:
+            run()
+
+    def _is_decided(self, caller: Caller, arguments: tuple[object, ...], args: tuple[object, ...]) -> bool:
+        if len(args) != 2:
+            raise RemoteProtocolError("a commit that cannot be read")
+        tx_id, again = _key(args), args[1]
+        commit_ts = self._decided.find(tx_id)
+        if commit_ts is not None:
+            self._answer(caller, commit_ts)
+            return True
+        running = self._commits.get(tx_id)
+        if running is not None:
+            running.callers.append(caller)
+            return True
+        key = _key((arguments[0],))
+        if not again or self._sessions.known(key, caller.name) is not None:
+            return False
+        return self._is_earlier(caller, tx_id, partial(self._take_session, caller, arguments))
+
+    def _run_session(
+        self, caller: Caller, key: SessionKey, session: Session, number: int, writes: object, what: str,
+        args: tuple[object, ...],
+    ) -> None:  # fmt: skip
+        if number == session.last_number:
+            self._send(caller, session.last_kind, self._ltm.tables.catalog.version, session.last_body)  # it got lost
+            return
+        if number != session.last_number + 1:
+            raise RemoteProtocolError(f"operation {number} of a session after {session.last_number}")
+        if what == "commit":
+            self._commit_session(caller, key, session, writes, args)
+            return
+        good = partial(self._session_answered, caller, session, number)
+        bad = partial(self._session_failed, caller, session, number)
+        try:
+            positional, named = arguments_from(args)
+            call = partial(self._session_work, session, writes, session_call(session.held, what), positional, named)
+            if self._is_short_in(session, what, writes, positional):
+                good(call())
+                return
+            session.busy = True
+            self._begin_work(call, good, bad)
+        except Exception as error:
+            bad(error)
+
+    def _session_work(
+        self, session: Session, writes: object, call: Callable[..., object], args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:  # fmt: skip
+        if writes:
+            self._ship(session, writes)
+        return called(call, args, kwargs)
+
+    def _ship(self, session: Session, writes: object) -> None:
+        """Do what the client kept aside. It says what is wrong too late for the client to go on: all is rolled back."""
+        held = session.held
+        if not isinstance(held, Transaction):
+            raise RemoteProtocolError("only a transaction writes")
+        try:
+            self._replay(held, writes)
+        except BaseException:
+            if held._ended is None:
+                held.rollback()
+            raise
+
+    def _is_short_in(self, session: Session, what: str, writes: object, args: tuple[object, ...]) -> bool:
+        held = session.held
+        if type(writes) is tuple and sum(len(each[3]) for each in as_writes(writes)) > SHORT_WRITES:
+            return False
+        if isinstance(held, AlignedSnapshot) and held._snapshot is None:
+            return False
+        if what == "next":
+            # A follower asks again and again, mostly for nothing.
+            return not held._may_have_more()  # type: ignore[attr-defined]  # only a feed has it
+        if what == "view.get" and type(held) is Snapshot:
+            return held._levels is ANY_AGE and is_fresh(self._node, cast(str, args[0]), ANY_AGE)
+        return what in SHORT
+
+    def _session_answered(self, caller: Caller, session: Session, number: int, value: object) -> None:
+        body = self._body(value)
+        session.last_number, session.last_kind, session.last_body = number, ANSWER, body
+        self._answer(caller, body)
+        self._session_free(session)
+
+    def _session_failed(self, caller: Caller, session: Session, number: int, error: BaseException) -> None:
+        body = error_to_wire(_as_error(caller, error))
+        session.last_number, session.last_kind, session.last_body = number, FAILURE, body
+        self._send(caller, FAILURE, self._ltm.tables.catalog.version, body)
+        self._session_free(session)
+
+    def _session_free(self, session: Session) -> None:
+        session.busy = False
+        session.used_s = time.monotonic()
+        while session.waiting and not session.busy:
+            session.waiting.popleft()()
+
+    def _commit_session(
+        self, caller: Caller, key: SessionKey, session: Session, writes: object, args: tuple[object, ...]
+    ) -> None:
+        tx_id = _key(args)
+        held = session.held
+        if not isinstance(held, Transaction):
+            raise RemoteProtocolError("only a transaction is committed")
+        if writes:
+            self._ship(session, writes)
+        commit = self._of_transaction(caller, tx_id, held)
+        finish = commit.done
+
+        def done(committed: bool) -> None:
+            if finish is not None:
+                finish(committed)
+            self._sessions.end(key, caller.name)
+
+        commit.done = done
+        self._commits[tx_id] = commit
+
+    # -- answers
+
+    def _body(self, value: object) -> object:
+        if isinstance(value, Rows):
+            return value.body
+        if isinstance(value, ChangesBody):
+            return tuple(value)
+        return body_of(value, self._cursors.keep)
+
+    def _answer_value(self, caller: Caller, value: object) -> None:
+        self._answer(caller, self._body(value))
+
+    def _answer(self, caller: Caller, body: object) -> None:
+        self._send(caller, ANSWER, self._ltm.tables.catalog.version, body)
+
+    def _fail(self, caller: Caller, error: BaseException) -> None:
+        failure = error_to_wire(_as_error(caller, error))
+        self._send(caller, FAILURE, self._ltm.tables.catalog.version, failure)
+
+    def _send(self, caller: Caller, kind: int, first: object, second: object) -> None:
+        try:
+            payload = self._pack((caller.number, kind, first, second))
+            self._hub.reply(caller.route, payload)  # if it is gone or its queue is full, it asks again
+        except (LocalProtocolError, ValueError) as error:
+            self._pack = make_pack()
+            failure = error_to_wire(InterfaceError(f"the answer cannot be sent: {error}", hint="read less at once"))
+            self._hub.reply(caller.route, self._pack((caller.number, FAILURE, 0, failure)))
+
+
+def _as_error(caller: Caller, error: BaseException) -> Error:
+    if isinstance(error, Error):
+        return error
+    logger.error("a request of %s failed", caller.name, exc_info=error)
+    return InternalError(f"a request failed unexpectedly: {error!r}", hint="please report this")
+
+
+def _key(arguments: tuple[object, ...]) -> SessionKey:
+    key = arguments[0] if arguments else None
+    if type(key) is not tuple or len(key) != 2 or type(key[0]) is not int or type(key[1]) is not int:
+        raise RemoteProtocolError("a key that is none")
+    return key
