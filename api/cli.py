@@ -86,6 +86,43 @@ def demo(
         raise typer.Exit(EXIT_FAILED)
 
 
+SERVE_HELP = (
+    "Serve a database to clients in other processes, until Ctrl-C.\n\n"
+    "PATH is a directory, created if missing. Clients connect with viewtide.connect(ADDRESS). Without keys, only "
+    "processes of this machine can; with --keys and --allowed (see: viewtide keys), whoever is on the list."
+)
+
+
+@app.command(help=SERVE_HELP)
+def serve(
+    path: Annotated[str, typer.Argument(help="The directory of the database, or memory:", show_default=False)],
+    listen: Annotated[
+        str, typer.Option(help="tcp://host:port (port 0: any that is free) or ipc://path.")
+    ] = "tcp://127.0.0.1:7400",
+    own_keys: Annotated[Path | None, typer.Option("--keys", help="The file of the node's own key.")] = None,
+    allowed: Annotated[Path | None, typer.Option(help="The list of the keys that may connect.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No keys, whoever can reach the address. For private networks only.")
+    ] = False,
+    view_managers: Annotated[int, typer.Option(min=1, help="Those who refresh deferred views.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Say in JSON where it listens.")] = False,
+) -> None:
+    # Imported here: --help and --version need none of it.
+    from .database import connect
+    from .serve import run_serve
+
+    with _ended_properly(), connect(path, view_managers=view_managers) as database:
+        run_serve(
+            database,
+            listen,
+            keys=own_keys,
+            allowed=allowed,
+            insecure=insecure,
+            as_json=as_json,
+            out=sys.stdout,
+        )
+
+
 SQL_HELP = (
     "Run SQL on a database: from the terminal, from a script on the standard input, or from -c.\n\n"
     "PATH is a directory, created if missing; without it the database is in memory and gone at the end. Statements end "

@@ -16,15 +16,18 @@ from .changetables.errors import InterfaceError
 from .changetables.schema import Table
 from .changetables.serialize import table_from_plain
 from .changetables.statements import Statement
+from .coordinator.ports import Managing
 from .coordinator.verify import Progress
-from .coordinator.vms.managers import ViewManagers, ViewManagerStatus
+from .coordinator.vms.managers import ViewManagerStatus
 from .database import Database
 from .durations import milliseconds
 from .freshness import TargetLag
 from .ltm.keys import Keys
 from .reads import NO_KEY, Snapshot, ViewReads
 from .remote_calls import (
+    NO_NAMES,
     ONCE,
+    READ,
     Ask,
     Asking,
     Client,
@@ -79,8 +82,8 @@ class RemoteNode:
             self.check_open()
         return self.links.run(asking)
 
-    def call(self, operation: str, *args: object, kind: int = 0, **kwargs: object) -> object:
-        return self.run(call(operation, *args, kind=kind, **kwargs))
+    def call(self, operation: str, *args: object, kwargs: Mapping[str, object] = NO_NAMES, kind: int = READ) -> object:
+        return self.run(call(operation, args, kwargs, kind))
 
     def close(self) -> None:
         if not self.closed:
@@ -179,18 +182,20 @@ class RemoteDatabase(Database):
             "create_view",
             name,
             definition,
-            refresh=refresh,
-            layout=layout,
-            key=listed(key),
-            group=group,
-            backlog_rows=backlog_rows,
-            backlog_bytes=backlog_bytes,
+            kwargs={
+                "refresh": refresh,
+                "layout": layout,
+                "key": listed(key),
+                "group": group,
+                "backlog_rows": backlog_rows,
+                "backlog_bytes": backlog_bytes,
+            },
             kind=ONCE,
         )
         return RemoteView(self._remote, name)
 
     def drop_view(self, name: str, *, cascade: bool = False) -> None:
-        self._remote.call("drop_view", name, cascade=cascade, kind=ONCE)
+        self._remote.call("drop_view", name, kwargs={"cascade": cascade}, kind=ONCE)
 
     def view(self, name: str) -> View:
         self._remote.call("view", name)
@@ -203,7 +208,7 @@ class RemoteDatabase(Database):
         return cast(str, self._remote.call("explain_view", definition))
 
     @property
-    def view_managers(self) -> ViewManagers:
+    def view_managers(self) -> Managing:
         self._remote.check_open()
         return RemoteViewManagers(self._remote)
 
@@ -242,7 +247,7 @@ class RemoteShell(Session):
 
     def execute(self, statement: Statement, text: str = "") -> Result:
         try:
-            return cast(Result, self._remote.run(self._calls.ask("execute", text, statement.place)))
+            return cast(Result, self._remote.run(self._calls.ask("execute", (text, statement.place))))
         finally:
             self._state = cast("tuple[bool, bool]", self._remote.run(self._calls.ask("state")))
             self.failed = self._state[1]
@@ -257,11 +262,11 @@ class _RemoteReads:
     _remote: RemoteNode
     _calls: TransactionCalls | SnapshotCalls
 
-    def _ask(self, what: str, *args: object, **kwargs: object) -> object:
-        return self._remote.run(self._calls.ask(what, *args, **kwargs))
+    def _ask(self, what: str, *args: object, kwargs: Mapping[str, object] = NO_NAMES) -> object:
+        return self._remote.run(self._calls.ask(what, args, kwargs))
 
     def get(self, table: str, key: object = NO_KEY, /, **columns: object) -> Row | None:
-        return cast("Row | None", self._ask("get", table, *key_of(key), **columns))
+        return cast("Row | None", self._ask("get", table, *key_of(key), kwargs=columns))
 
     def get_many(
         self,
@@ -273,10 +278,10 @@ class _RemoteReads:
         max_lag: str | float | None = None,
     ) -> list[Row | None]:
         asked = levels(at_least, latest, max_lag)
-        return cast("list[Row | None]", self._ask("get_many", table, listed(keys), **asked))
+        return cast("list[Row | None]", self._ask("get_many", table, listed(keys), kwargs=asked))
 
     def find(self, table: str, /, **columns: object) -> Result:
-        return cast(Result, self._ask("find", table, **columns))
+        return cast(Result, self._ask("find", table, kwargs=columns))
 
     def scan(
         self,
@@ -289,7 +294,7 @@ class _RemoteReads:
         latest: bool = False,
         max_lag: str | float | None = None,
     ) -> Result:
-        return cast(Result, self._ask("scan", table, start, stop, limit, **levels(at_least, latest, max_lag)))
+        return cast(Result, self._ask("scan", table, start, stop, limit, kwargs=levels(at_least, latest, max_lag)))
 
     def join(self, query: Query, start: Mapping[str, object] | None = None) -> Result:
         return cast(Result, self._ask("join", query, start))
@@ -302,7 +307,7 @@ class _RemoteReads:
         return RemoteViewReads(self, name)
 
 
-class RemoteTransaction(_RemoteReads, Transaction):  # type: ignore[misc]  # the same methods, elsewhere
+class RemoteTransaction(_RemoteReads, Transaction):
     """`db.transaction()`."""
 
     _calls: TransactionCalls
@@ -333,7 +338,7 @@ class RemoteTransaction(_RemoteReads, Transaction):  # type: ignore[misc]  # the
         return cast(bool, self._ask("update", table, key, changes))
 
     def delete(self, table: str, key: object = NO_KEY, /, **columns: object) -> bool:
-        return cast(bool, self._ask("delete", table, *key_of(key), **columns))
+        return cast(bool, self._ask("delete", table, *key_of(key), kwargs=columns))
 
     def commit(self) -> Token:
         return self._remote.run(self._calls.commit())
@@ -351,7 +356,7 @@ class RemoteTransaction(_RemoteReads, Transaction):  # type: ignore[misc]  # the
         return self._calls.the_token()
 
 
-class RemoteSnapshot(_RemoteReads, Snapshot):  # type: ignore[misc]  # the same methods, elsewhere
+class RemoteSnapshot(_RemoteReads, Snapshot):
     """`db.snapshot()`."""
 
     _calls: SnapshotCalls
@@ -366,6 +371,8 @@ class RemoteSnapshot(_RemoteReads, Snapshot):  # type: ignore[misc]  # the same 
     ) -> None:
         self._remote = node
         self._calls = SnapshotCalls(node.client, at_least, latest, max_lag, views)
+        if levels(at_least, latest, max_lag):
+            node.run(self._calls.open())
 
     def __enter__(self) -> RemoteSnapshot:
         self._remote.run(self._calls.begin())
@@ -397,12 +404,14 @@ class RemoteViewReads(ViewReads):
         **columns: object,
     ) -> Row | None:
         asked = levels(at_least, latest, max_lag)
-        return cast("Row | None", self._remote_reads._ask("view.get", self.name, *key_of(key), **asked, **columns))
+        return cast(
+            "Row | None", self._remote_reads._ask("view.get", self.name, *key_of(key), kwargs={**asked, **columns})
+        )
 
     def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
-        return cast(Result, self._remote_reads._ask("view.rows", self.name, **levels(at_least, latest, max_lag)))
+        return cast(Result, self._remote_reads._ask("view.rows", self.name, kwargs=levels(at_least, latest, max_lag)))
 
     def scan(
         self,
@@ -415,7 +424,7 @@ class RemoteViewReads(ViewReads):
         max_lag: str | float | None = None,
     ) -> Result:
         asked = levels(at_least, latest, max_lag)
-        return cast(Result, self._remote_reads._ask("view.scan", self.name, start, stop, limit, **asked))
+        return cast(Result, self._remote_reads._ask("view.scan", self.name, start, stop, limit, kwargs=asked))
 
 
 class RemoteView(View):
@@ -436,7 +445,7 @@ class RemoteView(View):
         **columns: object,
     ) -> Row | None:
         asked = levels(at_least, latest, max_lag)
-        return cast("Row | None", self._remote.call("view.get", self.name, *key_of(key), **asked, **columns))
+        return cast("Row | None", self._remote.call("view.get", self.name, *key_of(key), kwargs={**asked, **columns}))
 
     def scan(
         self,
@@ -449,12 +458,12 @@ class RemoteView(View):
         max_lag: str | float | None = None,
     ) -> Result:
         asked = levels(at_least, latest, max_lag)
-        return cast(Result, self._remote.call("view.scan", self.name, start, stop, limit, **asked))
+        return cast(Result, self._remote.call("view.scan", self.name, start, stop, limit, kwargs=asked))
 
     def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
-        return cast(Result, self._remote.call("view.rows", self.name, **levels(at_least, latest, max_lag)))
+        return cast(Result, self._remote.call("view.rows", self.name, kwargs=levels(at_least, latest, max_lag)))
 
     def status(self) -> ViewStatus:
         return cast(ViewStatus, self._remote.call("view.status", self.name))
@@ -516,7 +525,7 @@ class RemoteChanges(Changes):
         return self._given
 
 
-class RemoteViewManagers(ViewManagers):
+class RemoteViewManagers:
     """`db.view_managers`."""
 
     def __init__(self, node: RemoteNode) -> None:
@@ -533,9 +542,6 @@ class RemoteViewManagers(ViewManagers):
 
     def withdraw(self, id: int) -> None:
         self._remote.call("managers.withdraw", id, kind=ONCE)
-
-    def kill(self, id: int) -> None:
-        self._remote.call("managers.kill", id, kind=ONCE)
 
     def status(self) -> list[ViewManagerStatus]:
         return cast("list[ViewManagerStatus]", self._remote.call("managers.status"))

@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 #: May be asked again without harm; or: is a commit, known by its tx_id; or: must not be done twice.
 READ, COMMIT, ONCE = 0, 1, 2
+#: Needs no answer.
+TELL = 3
 
 
 class Ask(NamedTuple):
@@ -59,7 +61,12 @@ class Ask(NamedTuple):
 Asking: TypeAlias = Generator[Ask, object, T]
 
 
-def call(operation: str, *args: object, kind: int = READ, **kwargs: object) -> Asking[object]:
+NO_NAMES: Mapping[str, object] = {}
+
+
+def call(
+    operation: str, args: tuple[object, ...] = (), kwargs: Mapping[str, object] = NO_NAMES, kind: int = READ
+) -> Asking[object]:
     """A call of the API that the node has under this name."""
     body = yield Ask(operation, (to_wire(args), to_wire(kwargs)), kind)
     return (yield from _whole(answer_from(body)))
@@ -183,8 +190,14 @@ class SessionCalls:
     def is_open(self) -> bool:
         return self._key is not None
 
-    def ask(self, what: str, *args: object, writes: tuple[object, ...] = (), **kwargs: object) -> Asking[object]:
-        """An operation, and everything that was kept aside until now."""
+    def ask(
+        self,
+        what: str,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] = NO_NAMES,
+        writes: tuple[object, ...] = (),
+    ) -> Asking[object]:
+        """An operation, after these writes."""
         body = yield self._next(writes, what, (to_wire(args), to_wire(kwargs)))
         return (yield from _whole(answer_from(body)))
 
@@ -200,7 +213,7 @@ class SessionCalls:
     def end(self) -> Asking[None]:
         key, self._key = self._key, None
         if key is not None:
-            yield Ask("end", (key,))
+            yield Ask("end", (key,), TELL)
 
     def _next(self, writes: tuple[object, ...], what: str, args: tuple[object, ...], kind: int = READ) -> Ask:
         if self._key is None:
@@ -323,13 +336,13 @@ class TransactionCalls:
 
     # -- operations on the node
 
-    def ask(self, what: str, *args: object, **kwargs: object) -> Asking[object]:
+    def ask(self, what: str, args: tuple[object, ...] = (), kwargs: Mapping[str, object] = NO_NAMES) -> Asking[object]:
         """An operation on the node, which must have seen the writes so far."""
         self.check_open()
         writes = self._writes.take()
         if writes:
             yield from self._ship(writes)
-        return (yield from self._guarded(self._session.ask(what, *args, **kwargs)))
+        return (yield from self._guarded(self._session.ask(what, args, kwargs)))
 
     def _guarded(self, asking: Asking[object]) -> Asking[object]:
         """An operation whose answer did not come, or that finds the session gone, ends the transaction."""
@@ -394,12 +407,14 @@ def _is_lost(error: Error) -> bool:
 class SnapshotCalls:
     """A snapshot: its timestamp is fixed by its first operation."""
 
-    def __init__(
-        self, client: Client, at_least: object, latest: object, max_lag: object, views: Sequence[str]
-    ) -> None:
+    def __init__(self, client: Client, at_least: object, latest: object, max_lag: object, views: Sequence[str]) -> None:
         self._session = SessionCalls(client, ("snapshot", at_least, latest, max_lag, views))
         self.ended: str | None = None
         self._ts: int | None = None
+
+    def open(self) -> Asking[None]:
+        """Have the node look at what is asked for."""
+        yield from self._session.ask("open")
 
     def begin(self) -> Asking[int]:
         self.check_open()
@@ -407,9 +422,9 @@ class SnapshotCalls:
             self._ts = cast(int, (yield from self._session.ask("begin")))
         return self._ts
 
-    def ask(self, what: str, *args: object, **kwargs: object) -> Asking[object]:
+    def ask(self, what: str, args: tuple[object, ...] = (), kwargs: Mapping[str, object] = NO_NAMES) -> Asking[object]:
         self.check_open()
-        return (yield from self._session.ask(what, *args, **kwargs))
+        return (yield from self._session.ask(what, args, kwargs))
 
     def check_open(self) -> None:
         if self.ended is not None:
@@ -427,6 +442,11 @@ class FeedCalls:
     """The change feed of a view. Its place is known here, too: a session that is gone is begun again from there."""
 
     def __init__(self, client: Client, view: str, since: Token | None) -> None:
+        if since is not None and not isinstance(since, Token):
+            raise InterfaceError(
+                f"since takes a token, not {type(since).__name__}",
+                hint="that of a transaction, of a result or of an earlier change",
+            )
         self._client, self._view, self._since = client, view, since
         self._session = SessionCalls(client, ("changes", view, since))
         self.given_ts = 0 if since is None else since.commit_ts
@@ -455,4 +475,3 @@ class FeedCalls:
 
     def end(self) -> Asking[None]:
         yield from self._session.end()
-

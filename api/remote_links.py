@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 from .changetables.errors import Busy, CommitUnknown, Error, RemoteProtocolError, Unavailable
 from .ltm.codec import make_pack
 from .ltm.transport import Hub, Keys
-from .remote_calls import COMMIT, ONCE, Ask, Asking, Client
+from .remote_calls import COMMIT, ONCE, TELL, Ask, Asking, Client
 from .remote_protocol import ANSWER, FAILURE, PROGRESS, RETRIES_MS_MAX, error_from_wire, reply_of, request_bytes
 
 T = TypeVar("T")
@@ -83,6 +83,8 @@ class Link:
     def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         """The body of the answer, or its error."""
         number = self._send(ask.operation, arguments)
+        if ask.kind == TELL:
+            return None
         kind, body = self._wait(number, None, ask.progress)
         if kind == FAILURE:
             raise error_from_wire(body)

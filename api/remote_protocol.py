@@ -22,12 +22,18 @@ from typing import NamedTuple, cast
 
 from . import errors
 from .changetables.builder import AggregateCall, JoinEdge, JoinTable, Query
-from .changetables.errors import Error, InterfaceError, InternalError, LocalProtocolError, RemoteProtocolError, UnsupportedView
+from .changetables.errors import (
+    Error,
+    InterfaceError,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnsupportedView,
+)
 from .changetables.numbers import DECIMAL_NAN
 from .changetables.rows import canonical_json
 from .changetables.types import NAN, Type
 from .changetables.types import Row as Values
-
 from .coordinator.hot_groups import HotGroup
 from .coordinator.verify import Difference
 from .coordinator.vms.managers import ViewManagerStatus
@@ -117,10 +123,13 @@ def to_wire(value: object, level: int = 0) -> object:
 
 def _nearly_plain(value: object, level: int) -> object:
     """Subclasses, and numbers such as numpy's."""
-    for base in (bool, str, bytes, float, Decimal):
-        if isinstance(value, base):
-            return base(value)
-    if isinstance(value, bytearray | memoryview):
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Decimal):
+        return Decimal(value)
+    if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, datetime.datetime):
         return to_wire(datetime.datetime.fromisoformat(value.isoformat()), level)
@@ -177,7 +186,9 @@ def request_bytes(
     try:
         payload = packed((VERSION, number, operation, arguments))
         if len(payload) > REQUEST_BYTES_MAX:
-            raise LocalProtocolError(f"{operation} would be a request of {len(payload)} bytes, at most {REQUEST_BYTES_MAX}")
+            raise LocalProtocolError(
+                f"{operation} would be a request of {len(payload)} bytes, at most {REQUEST_BYTES_MAX}"
+            )
         return payload
     except (ValueError, TypeError, OverflowError) as error:
         raise InterfaceError(f"the arguments of {operation} cannot be sent: {error}") from error
@@ -324,7 +335,7 @@ def _bytes_about(rows: Sequence[Values]) -> int:
     """Ten bytes a value, and the length of long ones."""
     if not rows:
         return 0
-    long = sum(len(value) for row in rows for value in row if type(value) in (str, bytes))  # type: ignore[arg-type]
+    long = sum([len(value) for row in rows for value in row if isinstance(value, str | bytes)])
     return 10 * len(rows) * len(rows[0]) + long
 
 

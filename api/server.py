@@ -31,10 +31,11 @@ from .changetables.errors import (
     TransactionConflict,
 )
 from .changetables.serialize import table_to_plain
-from .coordinator.embedded import wall_clock_ms
+from .coordinator.embedded import Engine, wall_clock_ms
 from .coordinator.transaction import ABSENT, Intent, Request
 from .freshness import ANY_AGE, is_fresh, levels_of
 from .ltm.codec import make_pack
+from .ltm.driver import Ltm
 from .ltm.keys import ADMIN, CLIENT, LOCAL
 from .ltm.tables import TableRows
 from .reads import AlignedSnapshot, Snapshot, unknown_table
@@ -127,8 +128,10 @@ class Server:
     def __init__(self, database: Database, hub: Hub, *, workers: int = WORKERS, idle_s: float = SESSION_IDLE_S) -> None:
         self._db = database
         self._node = database._node
-        self._engine = database._engine
-        self._ltm = database._engine.ltm
+        self._engine = engine = database._engine
+        self._ltm = engine.ltm
+        #: Takes all transactions of a turn at once; None: in a cluster each goes its own way.
+        self._combining = engine if isinstance(engine, Engine) else None
         self._hub = hub
         self._pack = make_pack()
         #: Another one after each start: clients see that what they had here is gone.
@@ -142,6 +145,8 @@ class Server:
         #: Commits that were sent again after a restart, while the log is read.
         self._waiting_for_log: list[Callable[[], None]] = []
         self._commits: dict[TxId, _Commit] = {}
+        #: Those that workers have.
+        self._running: dict[TxId, _Commit] = {}
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="viewtide-served")
         self._jobs_count = 0
         #: What workers have done: called by the loop.
@@ -263,9 +268,7 @@ class Server:
 
         return called(partial(checked_views, self._db, operation), args, {"progress": progress})
 
-    def _work(
-        self, caller: Caller, call: Callable[[], object], then: Callable[[object], None] | None = None
-    ) -> None:
+    def _work(self, caller: Caller, call: Callable[[], object], then: Callable[[object], None] | None = None) -> None:
         """Run a call in a worker and answer with what it gives; `then` is told that first, by the loop."""
         self._begin_work(call, partial(self._worked, caller, then), partial(self._fail, caller))
 
@@ -310,7 +313,7 @@ class Server:
         if commit_ts is not None:
             self._answer(caller, commit_ts)
             return
-        running = self._commits.get(tx_id)
+        running = self._commits.get(tx_id) or self._running.get(tx_id)
         if running is not None:
             running.callers.append(caller)
             return
@@ -321,10 +324,13 @@ class Server:
     def _is_earlier(self, caller: Caller, tx_id: TxId, retry: Callable[[], None]) -> bool:
         """Whether a commit that was sent again was done before this process began; then it is answered. The log is
         read once, by a worker, and such commits wait for that: `retry` goes on with one."""
+        ltm = self._ltm
+        if not isinstance(ltm, Ltm):
+            return False  # a cluster knows its transactions by their tx_ids
         if self._earlier is None:
             self._waiting_for_log.append(partial(self._guarded, caller, retry))
             if len(self._waiting_for_log) == 1:
-                call = partial(Earlier, self._ltm, self._begun_ms)
+                call = partial(Earlier, ltm, self._begun_ms)
                 self._begin_work(call, self._log_was_read, partial(self._log_was_not_read, caller))
             return True
         commit_ts = self._earlier.find(tx_id)
@@ -434,14 +440,34 @@ class Server:
             self._committed(commit, self._ltm.horizon.durable_ts if snapshot is None else snapshot)
         if not commits:
             return
-        for commit, pending in zip(commits, self._engine.commit_many([each.request for each in commits]), strict=True):
+        if self._combining is None:
+            for commit in commits:
+                self._commit_alone(commit)
+            return
+        decided = self._combining.commit_many([each.request for each in commits])
+        for commit, pending in zip(commits, decided, strict=True):
             if pending.error is None:
                 self._committed(commit, pending.commit_ts)
             else:
-                if commit.done is not None:
-                    commit.done(False)
-                for caller in commit.callers:
-                    self._fail(caller, pending.error)
+                self._refused(commit, pending.error)
+
+    def _commit_alone(self, commit: _Commit) -> None:
+        """By a worker: it waits for others."""
+        tx_id = commit.tx_id
+        self._running[tx_id] = commit
+
+        def good(commit_ts: object) -> None:
+            del self._running[tx_id]
+            self._committed(commit, cast(int, commit_ts))
+
+        def bad(error: BaseException) -> None:
+            self._running.pop(tx_id, None)
+            self._refused(commit, error)
+
+        try:
+            self._begin_work(partial(self._engine.commit, commit.request), good, bad)
+        except Busy as error:
+            bad(error)
 
     def _committed(self, commit: _Commit, commit_ts: int) -> None:
         self._decided.note(commit.tx_id, commit_ts)
@@ -449,6 +475,12 @@ class Server:
             commit.done(True)
         for caller in commit.callers:
             self._answer(caller, commit_ts)
+
+    def _refused(self, commit: _Commit, error: BaseException) -> None:
+        if commit.done is not None:
+            commit.done(False)
+        for caller in commit.callers:
+            self._fail(caller, error)
 
     # -- sessions
 
@@ -482,7 +514,7 @@ class Server:
         if commit_ts is not None:
             self._answer(caller, commit_ts)
             return True
-        running = self._commits.get(tx_id)
+        running = self._commits.get(tx_id) or self._running.get(tx_id)
         if running is not None:
             running.callers.append(caller)
             return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from .changes import Changes
@@ -66,7 +67,6 @@ def database_calls(db: Database) -> dict[str, Call]:
         "managers.remove": lambda id: db.view_managers.remove(id),
         "managers.assign": lambda id, ltm=None: db.view_managers.assign(id, ltm),
         "managers.withdraw": lambda id: db.view_managers.withdraw(id),
-        "managers.kill": lambda id: db.view_managers.kill(id),
         "managers.status": lambda: db.view_managers.status(),
     }
 
@@ -171,20 +171,15 @@ def ended(held: object) -> None:
 
 def session_call(held: object, what: str) -> Call:
     """The operation of a session by its name."""
-    if isinstance(held, Snapshot) or (isinstance(held, Transaction) and what in _OF_TRANSACTIONS):
-        found = _OF_READS.get(what) or (_OF_TRANSACTIONS.get(what) if isinstance(held, Transaction) else None)
-    elif isinstance(held, Transaction):
-        found = _OF_READS.get(what)
-    elif isinstance(held, Shell):
-        found = {"execute": _execute, "state": lambda shell: (shell.in_transaction, shell.failed)}.get(what)
-    else:
-        found = {"next": _next_changes, "place": lambda changes: changes.token.commit_ts}.get(what)
+    operations = next(operations for kind, operations in _OPERATIONS.items() if isinstance(held, kind))
+    found = operations.get(what)
     if found is None:
         raise RemoteProtocolError(f"a {type(held).__name__} has no operation {what!r}")
-    return lambda *args, **kwargs: found(held, *args, **kwargs)
+    return partial(found, held)
 
 
 _OF_READS: dict[str, Call] = {
+    "open": lambda reads: None,
     "begin": lambda reads: reads._begin(),
     "get": lambda reads, *args, **kwargs: reads.get(*args, **kwargs),
     "get_many": lambda reads, *args, **kwargs: Rows(reads.get_many(*args, **kwargs)),
@@ -197,13 +192,8 @@ _OF_READS: dict[str, Call] = {
     "view.scan": lambda reads, name, *args, **kwargs: reads.view(name).scan(*args, **kwargs),
     "view.rows": lambda reads, name, **kwargs: reads.view(name).rows(**kwargs),
 }
-_OF_TRANSACTIONS: dict[str, Call] = {
-    "write": lambda tx: None,
-    "update": lambda tx, *args: tx.update(*args),
-    "delete": lambda tx, *args, **kwargs: tx.delete(*args, **kwargs),
-}
 #: Short ones, that run in the loop.
-SHORT = frozenset({"begin", "get", "write", "update", "delete", "view", "state", "place"})
+SHORT = frozenset({"open", "begin", "get", "write", "update", "delete", "view", "state", "place"})
 
 
 class Rows(list[object]):
@@ -242,6 +232,19 @@ def _next_changes(changes: Changes) -> ChangesBody:
             rows = list(zip(values, [times for _, times in change.rows], strict=True))
         found.append((change.watermark, rows))
     return ChangesBody((header, found, changes.token.commit_ts))
+
+
+_OPERATIONS: dict[type, dict[str, Call]] = {
+    Transaction: {
+        **_OF_READS,
+        "write": lambda tx: None,
+        "update": lambda tx, *args: tx.update(*args),
+        "delete": lambda tx, *args, **kwargs: tx.delete(*args, **kwargs),
+    },
+    Snapshot: _OF_READS,
+    Shell: {"execute": _execute, "state": lambda shell: (shell.in_transaction, shell.failed)},
+    Changes: {"next": _next_changes, "place": lambda changes: changes.token.commit_ts},
+}
 
 
 def as_writes(plain: object) -> tuple[tuple[int, str, int, tuple[object, ...], tuple[object, ...] | None], ...]:

@@ -8,14 +8,13 @@ that of the database on the node.
 from __future__ import annotations
 
 import os
-import threading
+from contextlib import ExitStack
 from typing import Any
 
 from viewtide import database
-from viewtide.ltm.transport import Hub
 from viewtide.remote import RemoteDatabase, RemoteNode
 from viewtide.remote_links import Target
-from viewtide.server import Server
+from viewtide.serve import served
 
 connect_embedded = database.connect
 
@@ -23,28 +22,26 @@ connect_embedded = database.connect
 class Served(RemoteDatabase):
     """A client with its own node."""
 
-    def __init__(self, served: database.Database) -> None:
-        self._served = served
-        hub = Hub("node", listen="tcp://127.0.0.1:0")
-        self.server = Server(served, hub)
-        self._thread = threading.Thread(target=self.server.run, name="served-node", daemon=True)
-        self._thread.start()
-        node = RemoteNode(Target(hub.address))
+    def __init__(self, served_database: database.Database) -> None:
+        self._database = served_database
+        self._node_runs = ExitStack()
+        address = self._node_runs.enter_context(served(served_database, "tcp://127.0.0.1:0"))
+        node = RemoteNode(Target(address))
         node.links.meet()
         super().__init__(node)
-        self._node, self._engine, self._changing = served._node, served._engine, served._changing
+        self._node, self._engine = served_database._node, served_database._engine
+        self._changing = served_database._changing
 
     def __repr__(self) -> str:
-        return repr(self._served)
+        return repr(self._database)
 
     def close(self) -> None:
         super().close()
-        self.server.stop()
-        self._thread.join()
-        self._served.close()
+        self._node_runs.close()
+        self._database.close()
 
     def _catalog(self) -> Any:
-        return self._served._catalog()
+        return self._database._catalog()
 
 
 def connect(target: str | os.PathLike[str], **options: Any) -> database.Database:

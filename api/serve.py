@@ -1,0 +1,60 @@
+"""`viewtide serve`: a database for clients in other processes, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from .ltm.keys import AllowList, Keys
+from .ltm.transport import Hub
+from .server import Server
+
+if TYPE_CHECKING:
+    from .database import Database
+
+#: Where a node listens unless told otherwise.
+LISTEN = "tcp://127.0.0.1:7400"
+#: What a node calls itself without a key.
+NAME = "node"
+
+
+def run_serve(
+    database: Database,
+    listen: str,
+    *,
+    keys: Path | None,
+    allowed: Path | None,
+    insecure: bool,
+    as_json: bool,
+    out: TextIO,
+) -> None:
+    """Serve until an interrupt. The first line says where."""
+    own = None if keys is None else Keys.load(keys)
+    listed = None if allowed is None else AllowList(allowed)
+    name = NAME if own is None else own.name
+    hub = Hub(name, listen=listen, keys=own, allowed=listed, insecure=insecure)
+    said = {"address": hub.address, "database": database._node.name, "public_key": "" if own is None else own.public}
+    if as_json:
+        print(json.dumps(said), file=out, flush=True)
+    else:
+        key = f", public key {said['public_key']}" if own is not None else ""
+        print(f"{said['database']} is served at {said['address']}{key}", file=out, flush=True)
+    Server(database, hub).run()
+
+
+@contextmanager
+def served(database: Database, listen: str, *, insecure: bool = False) -> Iterator[str]:
+    """A database of this process, served by a thread of it; gives the address."""
+    hub = Hub(NAME, listen=listen, insecure=insecure)
+    server = Server(database, hub)
+    thread = threading.Thread(target=server.run, name="viewtide-served", daemon=True)
+    thread.start()
+    try:
+        yield hub.address
+    finally:
+        server.stop()
+        thread.join()
