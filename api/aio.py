@@ -55,8 +55,10 @@ async def connect(
     history: str | float = HISTORY,
     history_bytes: int | None = None,
     ltms: int | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    server_key: str = "",
 ) -> AsyncDatabase:
-    """Open a database: a directory (created if missing), or "memory:" for a new private one."""
+    """Open a database: a directory (created if missing), "memory:" for a new private one, or one on a served node."""
     opening = functools.partial(
         blocking.connect,
         target,
@@ -65,8 +67,18 @@ async def connect(
         history=history,
         history_bytes=history_bytes,
         ltms=ltms,
+        keys=keys,
+        server_key=server_key,
     )
-    return AsyncDatabase(await asyncio.to_thread(opening))
+    opened = await asyncio.to_thread(opening)
+    if type(opened) is blocking.Database:
+        return AsyncDatabase(opened)
+    # Imported here: a database in this process needs no network.
+    from .remote import RemoteDatabase
+    from .remote_aio import AsyncRemoteDatabase
+
+    assert isinstance(opened, RemoteDatabase)
+    return AsyncRemoteDatabase(opened)
 
 
 async def _read(node: OpenNode, view: str, levels: Levels, read: Callable[[], T]) -> T:

@@ -348,8 +348,11 @@ class RemoteTransaction(_RemoteReads, Transaction):
         self._roll_back()
 
     def _roll_back(self) -> None:
-        """The node forgets what it does not hear of: no error of this hides one of the caller's."""
-        self._remote.run(self._calls.rollback())
+        """Where the database was closed meanwhile, the node forgets it by itself: nothing hides the caller's error."""
+        if self._remote.closed:
+            self._calls.ended = "rolled back"
+        else:
+            self._remote.run(self._calls.rollback())
 
     @property
     def token(self) -> Token:

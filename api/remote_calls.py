@@ -16,8 +16,8 @@ from .changetables.errors import (
     IntegrityError,
     InterfaceError,
     LocalProtocolError,
-    RemoteProtocolError,
     TransactionConflict,
+    Unavailable,
 )
 from .changetables.rows import RowCodec, row_codec
 from .changetables.schema import Table
@@ -45,6 +45,10 @@ T = TypeVar("T")
 READ, COMMIT, ONCE = 0, 1, 2
 #: Needs no answer.
 TELL = 3
+
+
+#: Layouts of tables that a client remembers.
+LAYOUTS_MAX = 1_000
 
 
 class Ask(NamedTuple):
@@ -142,6 +146,8 @@ class Client:
         self._numbers = itertools.count(1)
         self._sessions = itertools.count(1)
         self.schemas: dict[str, Schema] = {}
+        #: The tables of layouts that rows may still have.
+        self.layouts: dict[int, Table] = {}
         self._version = -1
 
     def next_tx_id(self) -> tuple[int, int]:
@@ -165,6 +171,9 @@ class Client:
         made = table_from_plain(as_lists(plain))
         # Whatever version it is of: the node knows its layout, or says that the columns have changed.
         found = self.schemas[table] = Schema(made, row_codec(made), layout)
+        self.layouts[layout] = made
+        if len(self.layouts) > LAYOUTS_MAX:
+            del self.layouts[next(iter(self.layouts))]
         return found
 
 
@@ -292,6 +301,13 @@ def _portions(writes: Iterable[_Write]) -> Iterator[_Write]:
             at += len(page)
 
 
+def _has_grown(before: Table | None, now: Table) -> bool:
+    """Whether a table has columns added, with values for rows that do not name them."""
+    if before is None or before.id != now.id or now.columns[: len(before.columns)] != before.columns:
+        return False
+    return all(column.nullable or column.has_default for column in now.columns[len(before.columns) :])
+
+
 def _duplicate(schema: Schema, keys: list[bytes], known: set[bytes]) -> IntegrityError:
     seen = set(known)
     key = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
@@ -331,6 +347,7 @@ class TransactionCalls:
 
     def _ship(self, writes: Iterable[_Write]) -> Asking[None]:
         """Hand what was kept aside to the node's transaction, in parts."""
+        writes = yield from self._as_now(writes)
         for part in _portions(writes):
             yield from self._guarded(self._session.ask("write", writes=(part,)))
 
@@ -345,12 +362,11 @@ class TransactionCalls:
         return (yield from self._guarded(self._session.ask(what, args, kwargs)))
 
     def _guarded(self, asking: Asking[object]) -> Asking[object]:
-        """An operation whose answer did not come, or that finds the session gone, ends the transaction."""
+        """An operation whose answer did not come ends the transaction: nobody knows what it did."""
         try:
             return (yield from asking)
-        except (TransactionConflict, CommitUnknown, RemoteProtocolError) as error:
-            if self.ended is None and _is_lost(error):
-                self.ended = "lost"
+        except Unavailable:
+            self.ended = "lost: the node did not answer"
             raise
 
     # -- the end
@@ -376,12 +392,32 @@ class TransactionCalls:
         writes = self._writes.take()
         if not self._session.is_open:
             try:
-                body = yield Ask("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes))
-                return cast(int, body)
+                return (yield from self._commit_blind(tx_id, writes))
             except LocalProtocolError:
                 pass  # nothing was sent: it is too long for one message
         yield from self._ship(writes)
         return (yield from self._session.commit(tx_id))
+
+    def _commit_blind(self, tx_id: tuple[int, int], writes: tuple[_Write, ...]) -> Asking[int]:
+        try:
+            return cast(int, (yield Ask("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes))))
+        except TransactionConflict:
+            # Perhaps columns were added that these rows do not have yet.
+            self._client.schemas = {}
+            again = yield from self._as_now(writes)
+            if again == writes:
+                raise
+        return cast(int, (yield Ask("commit", (tx_id, False, again), COMMIT, (tx_id, True, again))))
+
+    def _as_now(self, writes: Iterable[_Write]) -> Asking[tuple[_Write, ...]]:
+        """The writes as the tables are now, as far as this client knows: with columns that were added meanwhile."""
+        made = []
+        for kind, name, layout, rows, positions in writes:
+            schema = self._client.schemas.get(name) or (yield from self._client.schema(name))
+            if schema.layout != layout and _has_grown(self._client.layouts.get(layout), schema.table):
+                rows, layout = [schema.codec.pad(row) for row in rows], schema.layout
+            made.append((kind, name, layout, rows, positions))
+        return tuple(made)
 
     def rollback(self) -> Asking[None]:
         self.check_open()
@@ -398,10 +434,6 @@ class TransactionCalls:
             self.check_open()
         assert self.token is not None
         return self.token
-
-
-def _is_lost(error: Error) -> bool:
-    return isinstance(error, CommitUnknown) or "does not know this transaction" in error.message
 
 
 class SnapshotCalls:
@@ -429,6 +461,11 @@ class SnapshotCalls:
     def check_open(self) -> None:
         if self.ended is not None:
             raise InterfaceError(f"the snapshot is {self.ended}", hint="begin a new one with db.snapshot()")
+
+    def the_token(self) -> Token:
+        if self._ts is None:
+            raise InterfaceError("the snapshot has not begun", hint="use it with `async with`, or read something first")
+        return Token(self._ts)
 
     def close(self) -> Asking[None]:
         self.ended = "closed"

@@ -60,6 +60,21 @@ class Target:
         )
 
 
+def given_up(target: Target, ask: Ask) -> Error:
+    """What to say when a request got no answer."""
+    if ask.kind == COMMIT:
+        return CommitUnknown(
+            f"the connection to {target.address} was lost during the commit, which may have happened",
+            hint="look at the data when the node is there again",
+        )
+    if ask.kind == ONCE:
+        return CommitUnknown(
+            f"the connection to {target.address} was lost, and {ask.operation} may have happened",
+            hint="look at the database before you try it again",
+        )
+    return target.unavailable()
+
+
 class Link:
     """One connection; one request at a time."""
 
@@ -179,20 +194,7 @@ class Links:
                         break
                     arguments = arguments if ask.resent is None else ask.resent
                 time.sleep(RETRY_PAUSE_S)
-        raise self._given_up(ask)
-
-    def _given_up(self, ask: Ask) -> Error:
-        if ask.kind == COMMIT:
-            return CommitUnknown(
-                f"the connection to {self.target.address} was lost during the commit, which may have happened",
-                hint="look at the data when the node is there again",
-            )
-        if ask.kind == ONCE:
-            return CommitUnknown(
-                f"the connection to {self.target.address} was lost, and {ask.operation} may have happened",
-                hint="look at the database before you try it again",
-            )
-        return self.target.unavailable()
+        raise given_up(self.target, ask)
 
     def _once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         try:

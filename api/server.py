@@ -278,7 +278,7 @@ class Server:
         self._answer_value(caller, value)
 
     def _begin_work(
-        self, call: Callable[[], object], good: Callable[[object], None], bad: Callable[[Exception], None]
+        self, call: Callable[[], object], good: Callable[[object], None], bad: Callable[[BaseException], None]
     ) -> None:
         if self._jobs_count >= JOBS_MAX:
             raise Busy(f"{JOBS_MAX} calls are waiting for the node", hint="try again in a moment")
@@ -288,14 +288,14 @@ class Server:
             finish: Callable[[], None]
             try:
                 finish = partial(good, call())
-            except Exception as error:
+            except BaseException as error:  # whatever it is, somebody waits for an answer
                 finish = partial(bad, error)
             self._done.append(partial(self._finished, finish, bad))
             self._hub.wake()
 
         self._workers.submit(work)
 
-    def _finished(self, finish: Callable[[], None], bad: Callable[[Exception], None]) -> None:
+    def _finished(self, finish: Callable[[], None], bad: Callable[[BaseException], None]) -> None:
         self._jobs_count -= 1
         try:
             finish()
@@ -345,7 +345,7 @@ class Server:
         for retry in waiting:
             retry()
 
-    def _log_was_not_read(self, caller: Caller, error: Exception) -> None:
+    def _log_was_not_read(self, caller: Caller, error: BaseException) -> None:
         self._waiting_for_log = []  # the others ask again
         self._fail(caller, error)
 

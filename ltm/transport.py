@@ -231,6 +231,11 @@ class Hub:
     def knows(self, peer: str) -> bool:
         return peer in self._peers
 
+    def descriptor(self, peer: str) -> int:
+        """For an event loop that waits by itself: it becomes readable when something comes from this peer, once. Then,
+        and after each flush, `poll(0)` until it gives nothing."""
+        return int(self._peers[peer].socket.getsockopt(zmq.FD))
+
     # Sending.
 
     def send(self, peer: str, payload: bytes) -> bool:

@@ -40,16 +40,22 @@ settings.load_profile(PROFILE)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A sample of the tests is run with one LTM and with three; with `VIEWTIDE_LTMS`, all are run with that many."""
+    """A sample of the tests is run with one LTM and with three; with `VIEWTIDE_LTMS`, all are run with that many. And a
+    sample is run against a served node, too; with `VIEWTIDE_TEST_SERVED`, all are, but for those marked `embedded`."""
     if metafunc.definition.get_closest_marker("several_ltms") and LTMS_VARIABLE not in os.environ:
         metafunc.fixturenames.append("ltms")
         metafunc.parametrize("ltms", LTMS, indirect=True, ids=["one LTM", "three LTMs"])
+    if metafunc.definition.get_closest_marker("served") and SERVED_VARIABLE not in os.environ:
+        metafunc.parametrize("_served", (False, True), indirect=True, ids=["embedded", "served"])
 
 
 @pytest.fixture(autouse=True)
 def _served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether `vt.connect` gives a client of a served node."""
     if getattr(request, "param", SERVED_VARIABLE in os.environ):
+        embedded = request.node.get_closest_marker("embedded")
+        if embedded is not None:
+            pytest.skip(embedded.args[0])
         from tests import served
 
         monkeypatch.setattr(viewtide, "connect", served.connect)

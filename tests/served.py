@@ -7,6 +7,7 @@ that of the database on the node.
 
 from __future__ import annotations
 
+import functools
 import os
 from contextlib import ExitStack
 from typing import Any
@@ -44,6 +45,7 @@ class Served(RemoteDatabase):
         return self._database._catalog()
 
 
+@functools.wraps(database.connect)
 def connect(target: str | os.PathLike[str], **options: Any) -> database.Database:
     """`vt.connect`, served."""
     if isinstance(target, str) and target.startswith(("tcp://", "ipc://")):

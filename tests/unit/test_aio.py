@@ -14,6 +14,8 @@ import pytest
 import viewtide as vt
 from viewtide import aio, database
 
+pytestmark = pytest.mark.served
+
 Test = Callable[[aio.AsyncDatabase], Awaitable[None]]
 
 
@@ -139,6 +141,7 @@ def test_commit_rollback_and_exceptions() -> None:
     _run(test)
 
 
+@pytest.mark.embedded("whether there is a view, its first awaited call tells")
 def test_errors_are_the_same() -> None:
     async def test(db: aio.AsyncDatabase) -> None:
         with pytest.raises(vt.ProgrammingError):
@@ -303,6 +306,7 @@ def test_a_task_cancelled_during_commit_leaves_all_or_nothing() -> None:
     _run(test)
 
 
+@pytest.mark.embedded("wraps a database of this process")
 def test_a_commit_whose_loop_is_gone_does_not_stop_the_others(tmp_path: Path) -> None:
     """A task is cancelled while a thread leads; its loop is closed before the thread comes to its transaction."""
     with vt.connect(tmp_path / "db") as db:
@@ -384,6 +388,7 @@ def test_tasks_and_threads_share_a_database(tmp_path: Path) -> None:
     _run(test, tmp_path / "db")
 
 
+@pytest.mark.embedded("wraps a database of this process")
 def test_two_loops_share_a_database() -> None:
     with vt.connect("memory:") as blocking:
         blocking.create_table("t", {"id": int}, key="id")

@@ -12,6 +12,8 @@ from viewtide import aio
 from viewtide.coordinator.vms.managers import ViewManagers
 from viewtide.reads import Snapshot, ViewReads
 
+pytestmark = pytest.mark.served
+
 SUMS = "SELECT g, SUM(v) AS s, COUNT(*) AS n FROM e GROUP BY g"
 
 

@@ -560,7 +560,7 @@ def test_keys_up_to_the_limit_are_fine(db: vt.Database, length: int) -> None:
 @pytest.mark.parametrize(
     ("target", "kind"),
     [
-        ("tcp://localhost:7400", vt.NotSupportedError),
+        ("tcp://localhost", vt.InterfaceError),
         ("zk://zk1:2181,zk2:2181/shop", vt.NotSupportedError),
         ("http://x", vt.NotSupportedError),
         ("", vt.InterfaceError),
@@ -571,6 +571,7 @@ def test_keys_up_to_the_limit_are_fine(db: vt.Database, length: int) -> None:
     ],
     ids=str,
 )
+@pytest.mark.embedded("is about what connect opens itself")
 def test_targets_that_cannot_be_opened(
     target: str, kind: type[vt.Error], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

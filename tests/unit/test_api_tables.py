@@ -793,6 +793,7 @@ def test_a_snapshot_that_is_older_than_the_drop_of_a_column_goes_on_showing_it(t
             assert snapshot.scan("t")[1] == {"id": 2, "c": 7}
 
 
+@pytest.mark.embedded("an interrupt of the client does not interrupt the node")
 def test_an_interrupted_index_build_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

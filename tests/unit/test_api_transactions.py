@@ -11,6 +11,8 @@ import pytest
 import viewtide as vt
 from viewtide import database
 
+pytestmark = pytest.mark.served
+
 
 @pytest.fixture
 def db() -> Iterator[vt.Database]:
@@ -114,6 +116,7 @@ def test_keys_can_be_swapped_within_a_transaction(db: vt.Database) -> None:
     assert _right(db)
 
 
+@pytest.mark.embedded("an insert is kept aside: a key that exists is found at the commit, or by the next read")
 def test_writes_of_one_row_follow_each_other(db: vt.Database) -> None:
     """All sequences of four writes on one row, existing and not, against a dict."""
     for number, start in ((1, dict(_row(1, "a", 10, 100))), (50, None)):
@@ -159,6 +162,7 @@ def test_writes_of_one_row_follow_each_other(db: vt.Database) -> None:
     assert _right(db)
 
 
+@pytest.mark.embedded("an insert is kept aside: a key that exists is found at the commit, or by the next read")
 def test_a_statement_that_fails_changes_nothing_and_the_transaction_goes_on(db: vt.Database) -> None:
     with db.transaction() as tx:
         with pytest.raises(vt.IntegrityError):
@@ -227,6 +231,7 @@ def test_a_view_inside_the_transaction_follows_each_write(db: vt.Database) -> No
         assert [row["g"] for row in view.rows()] == ["b"]
 
 
+@pytest.mark.embedded("looks inside the database of this process")
 def test_reading_after_many_writes_does_not_take_time_for_each_write(db: vt.Database) -> None:
     """Work per read, counted: 20 times the writes must not make a read 20 times as dear."""
 
@@ -359,6 +364,7 @@ def test_an_ended_reader_holds_no_versions(db: vt.Database) -> None:
     assert pins == before
 
 
+@pytest.mark.embedded("the node lets go of what a client forgot when its lease ends")
 def test_a_reader_that_was_forgotten_holds_no_versions(db: vt.Database) -> None:
     """Nobody can end it any more, so it must not keep superseded versions for ever."""
     pins = db._engine.ltm.horizon.pins

@@ -363,6 +363,7 @@ def _random_writes(tx: vt.Transaction, choose: random.Random) -> None:
             tx.upsert("products", {"id": choose.randrange(22), "name": "x"})
 
 
+@pytest.mark.embedded("looks inside the database of this process")
 def test_an_insert_does_not_end_the_pin_of_a_view_that_is_being_computed(
     db: vt.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

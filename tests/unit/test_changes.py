@@ -18,6 +18,8 @@ import viewtide as vt
 from viewtide.changetables.plan import Contribution
 from viewtide.ltm.commit_log.segments import SegmentLog
 
+pytestmark = pytest.mark.served
+
 SUMS = "SELECT shop, SUM(x) AS total FROM sales GROUP BY shop"
 ENDS = "SELECT shop, MIN(x) AS low, MAX(x) AS high FROM sales GROUP BY shop"
 
@@ -188,6 +190,7 @@ def test_one_change_table_per_step(db: vt.Database) -> None:
     assert added(middle, whole[1:]) == bag(view.rows())
 
 
+@pytest.mark.embedded("holds the engine while it reads")
 def test_a_step_that_is_open_or_dropped_does_not_count(db: vt.Database) -> None:
     view = db.create_view("shares", "SELECT shop, 100 / SUM(x) AS share FROM sales GROUP BY shop", refresh="manual")
     sell(db, (1, 7, 10))
@@ -211,6 +214,7 @@ def test_a_step_that_is_open_or_dropped_does_not_count(db: vt.Database) -> None:
     assert plain(view.changes(since=start.token)) == [[((7, 10), -1), ((7, 5), 1)]]
 
 
+@pytest.mark.embedded("holds the engine while it reads")
 def test_a_follower_that_looks_in_the_middle_of_a_step(db: vt.Database) -> None:
     view = db.create_view("sums", SUMS, refresh="manual")
     following = view.changes(since=view.rows().token, follow=True, timeout=0)
@@ -374,6 +378,7 @@ def test_history_is_checked(settings: dict[str, object]) -> None:
         vt.connect("memory:", **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.embedded("a client has some changes ahead")
 def test_a_slow_reader_hears_of_what_was_trimmed_meanwhile(db_path: Path) -> None:
     small = functools.partial(SegmentLog, segment_bytes=4096)
     with mock.patch("viewtide.node.SegmentLog", small), vt.connect(db_path, history_bytes=0) as db:

@@ -11,6 +11,8 @@ import pytest
 import viewtide as vt
 from viewtide import freshness
 
+pytestmark = pytest.mark.served
+
 SUMS = "SELECT g, SUM(v) AS s, COUNT(*) AS n FROM e GROUP BY g"
 FAR_MS = 3_600_000
 

@@ -10,6 +10,8 @@ import pytest
 import viewtide as vt
 from viewtide.shell import run_shell
 
+pytestmark = pytest.mark.served
+
 TABLES = "CREATE TABLE e (id int PRIMARY KEY, g int, v int); INSERT INTO e VALUES (1, 1, 10), (2, 1, 20), (3, 2, 30)"
 SUMS = "SELECT g, SUM(v) AS s, MAX(v) AS m FROM e GROUP BY g"
 
