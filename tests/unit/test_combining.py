@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import viewtide as vt
+from viewtide.coordinator.transaction import Request
 
 
 @pytest.fixture
@@ -193,3 +194,37 @@ def test_transactions_that_leave_a_view_without_value_alone_are_refused_together
     )
     rows: list[dict[str, object]] = [{"id": 1, "x": -1}, {"id": 2, "x": -1}]
     assert asyncio.run(upserts("memory:", prepare, "s", rows)) == ["DataError", "DataError"]
+
+
+def requests_of(db: vt.Database, numbers: range) -> list[Request]:
+    made = []
+    for number in numbers:
+        tx = db.transaction()
+        tx.insert("t", {"id": number})
+        made.append(tx._request)
+    return made
+
+
+def test_many_at_once_take_few_flushes(db: vt.Database) -> None:
+    decided = db._engine.commit_many([*requests_of(db, range(100)), *requests_of(db, range(90, 110))])
+    assert [pending.error is None for pending in decided] == [True] * 100 + [False] * 10 + [True] * 10
+    assert all(isinstance(pending.error, vt.IntegrityError) for pending in decided[100:110])
+    assert ids(db) == list(range(110))
+    assert db.status().flushes < 5
+
+
+def test_many_at_once_beside_a_thread_that_leads(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowLog(db, monkeypatch)
+    leader = threading.Thread(target=insert, args=(db, 1_000))
+    leader.start()
+    assert slow.reached.wait(30)
+    requests = requests_of(db, range(300))
+    others = [threading.Thread(target=insert, args=(db, 2_000 + number)) for number in range(3)]
+    watcher = when_queued(db, 300, lambda: ([thread.start() for thread in others], slow.go_on.set()))
+    decided = db._engine.commit_many(requests)
+    assert all(pending.error is None and pending.commit_ts for pending in decided)
+    for thread in (leader, watcher, *others):
+        thread.join(30)
+    assert ids(db) == [*range(300), 1_000, 2_000, 2_001, 2_002]
+    assert db._engine._leader.acquire(blocking=False), "nobody leads in the end"
+    db._engine._leader.release()

@@ -295,6 +295,7 @@ def test_common_watermarks_under_writers(db: vt.Database) -> None:
     assert len(seen) > 1, "no write came between two snapshots"
 
 
+@pytest.mark.embedded("the node hears of the end a moment later")
 def test_pins_of_snapshots_go_with_them(db: vt.Database) -> None:
     db.create_view("a", SUMS, refresh="manual")
     db.create_view("b", SUMS, refresh="manual")

@@ -514,3 +514,28 @@ def test_the_callers_decimal_context_does_not_matter() -> None:
         row = codec.row({"k": long})
         assert row == (long,)
         assert codec.keys.decode(codec.key(row)) == (long.normalize(decimal.Context(prec=100)),)
+
+
+# --- rows by position ------------------------------------------------------------------------------------------------
+
+
+def test_rows_by_position_are_checked_as_named_ones_are() -> None:
+    columns = (Column("id", types.INT), Column("f", types.FLOAT), Column("s", type_of("varchar(3)")))
+    codec = row_codec(Table(1, "t", columns, (0,)))
+    assert codec.takes_positions
+    good = [(1, 1.5, "abc"), (2, None, None)]
+    assert codec.checked(good) == good
+    (made,) = codec.checked([(3, float("nan"), "é")])
+    assert made[1] is types.NAN
+    for wrong, error in (
+        ((None, 1.0, "a"), IntegrityError),
+        ((1, "x", "a"), DataError),
+        ((1, 1.0, "long"), DataError),
+        ((1, 1.0), InterfaceError),
+        ("abc", InterfaceError),
+        ((True, 1.0, "a"), DataError),
+    ):
+        with pytest.raises(error):
+            codec.checked([good[0], wrong])
+    with_json = (*columns, Column("j", types.JSON))
+    assert not row_codec(Table(1, "t", with_json, (0,))).takes_positions
