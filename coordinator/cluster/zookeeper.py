@@ -146,6 +146,17 @@ class ZooKeeper:
             raise Unavailable(f"{path} cannot be read from ZooKeeper: {error!r}") from error
         return data
 
+    def children(self, path: str) -> list[str]:
+        """Their names, sorted; none if there is no such node."""
+        try:
+            return sorted(self._client.get_children(path))
+        except NoNodeError:
+            return []
+        except NoAuthError as error:
+            raise self._not_allowed(path) from error
+        except KazooException as error:
+            raise Unavailable(f"{path} cannot be read from ZooKeeper: {error!r}") from error
+
     def _not_allowed(self, path: str) -> OperationalError:
         who = f"user {self._login.user!r}" if self._login.user else "everybody"
         return OperationalError(

@@ -345,6 +345,8 @@ def test_nodes_belong_to_the_user_who_created_them(zookeeper_path: str) -> None:
         assert mine.ensure("/a", b"other") is False
         assert mine.read("/a") == b"kept"
         assert mine.read("/b") is None
+        assert mine.ensure("/a/2") and mine.ensure("/a/1")
+        assert (mine.children("/a"), mine.children("/b")) == (["1", "2"], [])
         for login in (real.Login("viewtide", "guessed"), real.Login()):
             stranger = real.ZooKeeper(zookeeper_path, SESSION_MS, login=login)
             with pytest.raises(OperationalError, match="does not let"):

@@ -1,0 +1,525 @@
+"""One process of a cluster: the loop that drives several machines over ZeroMQ, ZooKeeper and a log.
+
+A turn drains all that has arrived (messages, answers of ZooKeeper and of logs, questions of other threads, timers),
+lets the machines handle it, makes what they want to persist durable with one sync, and sends one batch to each peer.
+Nothing leaves that depends on a record before the record is durable.
+
+    machines    "ltm-1" (the LTM), "ltm-1.coordinator", "ltm-1.leader": messages between them do not leave the process
+    names       "any.coordinator" is that of some LTM process, "all.leader" those of all of them
+    lives       a machine with a log that ends (`LifeOver`) begins again: a new life, a new log, the same process
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from heapq import heappop, heappush
+from itertools import count
+from threading import Event
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from ...changetables.errors import InterfaceError, InternalError, LocalProtocolError, RemoteProtocolError
+from ...ltm.cluster import zk_messages as zk
+from ...ltm.cluster.log_messages import LOGS
+from ...ltm.cluster.member import LifeOver
+from ...ltm.cluster.messages import node_of
+from ...ltm.commit_log.elsewhere import LogSealed, LogsElsewhere
+from ...ltm.keys import CLIENT
+from ...ltm.machine import Machine, Outputs, WhenDurable
+from ...ltm.transport import Hub, Identity, Received
+from ...ltm.wire import decode, encode
+from .. import registered
+from ..two_phase.messages import Outcome
+from .addressed import Addressed
+from .calls import ANSWER_MS_MAX, Calls
+from .directory import LTM, Address, Directory
+from .log_service import LogService
+from .log_writers import InlineWriter, LogWriter, ThreadWriter
+from .zookeeper import ZooKeeper
+
+#: Without anything to do, a turn waits at most so long.
+IDLE_MS = 100
+#: Messages between the machines of this process that are handled in one turn, before others get their turn.
+LOCAL_PER_TURN_MAX = 10_000
+#: After a life has ended, the next begins at least so much later: what ends each at once must not keep a core busy.
+NEXT_LIFE_MS = 300
+#: What was handled last, for the story of a panic.
+STORY_EVENTS = 200
+#: How often the directory tries again what failed.
+TICK_MS = 200
+
+#: Whom a message may be for besides a machine: some LTM process's, or all of them.
+ANY, ALL = "any.", "all."
+CALLS = ".calls"
+#: Names that no process may have: machines believe whoever has them.
+SERVICES = (zk.ZOOKEEPER, LOGS)
+
+#: They are known to the wire because this module imports them.
+assert registered.MESSAGES
+
+_log = logging.getLogger("viewtide.process")
+
+
+class Birth(NamedTuple):
+    """What a machine is made with, besides its host. `id` is of the process's name, `life` counts its lives."""
+
+    id: int
+    life: int
+
+
+class ProcessHost:
+    """Implements `Host`: probes are counted, for the metrics; notes are for simulators."""
+
+    def __init__(self, name: str, events: Counter[str]) -> None:
+        self.name = name
+        self._events = events
+
+    def probe(self, name: str) -> None:
+        self._events[name] += 1
+
+    def note(self, what: str, *detail: object) -> None: ...
+
+
+class Role(NamedTuple):
+    """A machine of the process. `takes` are the messages that it understands from peers; with `has_log` it persists."""
+
+    name: str
+    make: Callable[[ProcessHost, Birth], Machine]
+    takes: tuple[type, ...]
+    has_log: bool = False
+
+
+class NewLog(tuple[object, ...]):
+    """The empty log that a machine starts with; `log` is its name."""
+
+    log = ""
+
+
+class _Running:
+    """One life of one machine; ZooKeeper and the logs know it as the one who asked."""
+
+    def __init__(self, role: Role, machine: Machine, writer: LogWriter | None, log: str) -> None:
+        self.role = role
+        self.name = role.name
+        self.machine = machine
+        self.writer = writer
+        self.log = log
+        self.over = False
+        #: How far it knows its records to be durable; what waits for more.
+        self.told_lsn = 0
+        self.waiting: list[tuple[int, str, object]] = []
+
+
+class Clock(Protocol):
+    def __call__(self) -> int: ...
+
+
+def wall_clock() -> Clock:
+    """Milliseconds since 1970 as of now, counted on by a clock that nobody sets."""
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+    return lambda: (time.monotonic_ns() + ahead_ns) // 1_000_000
+
+
+class Process:
+    """`run` handles everything in the thread that calls it; `call`, `stop` and `figures` are for other threads."""
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        roles: Sequence[Role],
+        hub: Hub,
+        zookeeper: ZooKeeper,
+        logs: LogsElsewhere | None,
+        session_ms: int,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self._roles = {role.name: role for role in roles}
+        self._hub = hub
+        self._zookeeper = zookeeper
+        self._logs = logs
+        self._clock = clock if clock is not None else wall_clock()
+        self.directory = Directory(name, address, session_ms)
+        self.events: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._machines: dict[str, _Running] = {}
+        self._calls = Calls(self._wake)
+        self._log_service = LogService(logs, self._put) if logs is not None else None
+        #: From other threads: who asked for it, by what name it comes, and the message.
+        self._inbox: deque[tuple[_Running, str, object]] = deque()
+        self._local: deque[tuple[str, str, object]] = deque()
+        self._timers: list[tuple[int, int, _Running | None, object]] = []
+        self._numbers = count()
+        self._known: dict[str, Address] = {}
+        self._next_ltm = 0
+        self._next_life_ms = 0
+        self._story: deque[tuple[str, str, object]] = deque(maxlen=STORY_EVENTS)
+        self._woken = Event()
+        self._stopping = False
+        zookeeper.on_more = self._wake
+
+    # -- for other threads
+
+    def ask(self, to: str, question: object) -> Future[Any]:
+        """Ask a machine, by its name; "leader" is whoever leads, "any.coordinator" that of some LTM process. The future
+        gets the answer: Outcome of Submit, RowsAt of ReadAt, Done of Split ... It is asked again until it is answered,
+        or its future cancelled."""
+        return self._calls.ask(to, question)
+
+    def stop(self) -> None:
+        """Soon. A handler of signals may call it, so it touches no lock."""
+        self._stopping = True
+
+    def _wake(self) -> None:
+        self._woken.set()
+        self._hub.wake()
+
+    def _put(self, caller: Hashable, message: object) -> None:
+        assert isinstance(caller, _Running)
+        self._inbox.append((caller, LOGS, message))
+        self._wake()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ZooKeeper is there and every machine runs."""
+        return self.directory.connected and len(self._machines) == len(self._roles)
+
+    def figures(self) -> dict[str, float]:
+        """For the metrics."""
+        figures: dict[str, float] = {
+            "zookeeper_connected": float(self.directory.connected),
+            "machines_running": len(self._machines),
+            "life": self.directory.life,
+            "peers": len(self._known),
+            "calls_open": len(self._calls),
+            "timers": len(self._timers),
+        }
+        for running in list(self._machines.values()):
+            if running.writer is not None:
+                figures["log_records"] = running.writer.durable_lsn
+                figures["log_flushes"] = running.writer.flushes
+                figures["log_waiting_records"] = running.writer.last_lsn - running.writer.durable_lsn
+        figures.update({f"{name}_total": value for name, value in list(self.counts.items())})
+        return figures
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Until `stop`."""
+        self.directory.start()
+        if self._roles:
+            self.directory.want_life()
+        self._set_timer(self._clock() + TICK_MS, None, "tick")
+        self._to_zookeeper()
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._calls.close()
+        for running in self._machines.values():
+            if running.writer is not None:
+                running.writer.close()
+        if self._log_service is not None:
+            self._log_service.close()
+
+    def _turn(self) -> None:
+        received = self._wait()
+        self._from_zookeeper()
+        while self._inbox:
+            running, sender, message = self._inbox.popleft()
+            if not running.over:
+                self._handle(running, sender, message)
+        for batch in received:
+            self._receive(batch)
+        self._take_calls()
+        self._fire_timers()
+        for _ in range(LOCAL_PER_TURN_MAX):
+            if not self._local:
+                break
+            self._deliver(*self._local.popleft())
+        self._start_machines()
+        self._flush_logs()
+        self._to_zookeeper()
+        self._hub.flush()
+        self.counts["turns"] += 1
+
+    def _wait(self) -> list[Received]:
+        if any(running.writer is not None and running.writer.is_full for running in self._machines.values()):
+            # What waits for the log is bounded: nobody is heard until some of it is durable.
+            self._woken.wait(IDLE_MS / 1000)
+            self._woken.clear()
+            return []
+        self._woken.clear()
+        return self._hub.poll(0 if self._local or self._inbox else self._due_ms())
+
+    def _due_ms(self) -> int:
+        if not self._timers:
+            return IDLE_MS
+        return max(0, min(IDLE_MS, self._timers[0][0] - self._clock()))
+
+    # -- machines
+
+    def _start_machines(self) -> None:
+        life = self.directory.life
+        if not life or len(self._machines) == len(self._roles) or self._clock() < self._next_life_ms:
+            return
+        self.counts["lives"] += 1
+        for role in self._roles.values():
+            if role.name not in self._machines:
+                self._start(role, Birth(self.directory.id, life))
+
+    def _start(self, role: Role, birth: Birth) -> None:
+        log = NewLog()
+        writer: LogWriter | None = None
+        if role.has_log:
+            log.log = f"{self.name}/{birth.life}"
+            try:
+                writer = self._open_log(log.log)
+            except LogSealed:
+                self.directory.want_life()
+                return
+        running = _Running(role, role.make(ProcessHost(role.name, self.events), birth), writer, log.log)
+        self._machines[role.name] = running
+        _log.info("%s begins", role.name, extra={"life": birth.life})
+        self._guard(running, "start", None, lambda now_ms: running.machine.start(now_ms, log, birth.life))
+
+    def _open_log(self, log: str) -> LogWriter:
+        assert self._logs is not None and self._log_service is not None, "a machine with a log needs a place for it"
+        own = self._logs.create(log)
+        if self._logs.is_local:
+            return InlineWriter(own, self._log_service.later)
+        return ThreadWriter(own, self._wake)
+
+    def _guard(self, running: _Running, what: str, detail: object, call: Callable[[int], Outputs]) -> None:
+        """Let a machine handle something, and do what it wants."""
+        self._story.append((running.name, what, detail))
+        try:
+            self._perform(running, call(self._clock()))
+        except LifeOver as over:
+            self._end_life(running, str(over))
+        except Exception as error:
+            self._panic(running, error)
+
+    def _handle(self, running: _Running, sender: str, message: object) -> None:
+        self._guard(running, sender, message, lambda now_ms: running.machine.receive(sender, message, now_ms))
+
+    def _perform(self, running: _Running, outputs: Outputs) -> None:
+        persist, send, timers, after, trim = outputs
+        if persist:
+            assert running.writer is not None, f"{running.name} has no log"
+            running.writer.add(persist)
+        for at_ms, token in timers:
+            self._set_timer(at_ms, running, token)
+        for item in send:
+            if item.__class__ is WhenDurable:
+                lsn, destination, message = item
+            else:
+                lsn = after
+                destination, message = item  # type: ignore[misc]
+            if lsn > running.told_lsn:
+                running.waiting.append((lsn, destination, message))
+            else:
+                self._send(running, destination, message)
+        if trim and running.writer is not None:
+            running.writer.trim(trim)
+
+    def _end_life(self, running: _Running, reason: str) -> None:
+        _log.warning("%s begins anew: %s", running.name, reason, extra={"log": running.log})
+        self.counts["lives_over"] += 1
+        running.over = True
+        del self._machines[running.name]
+        if running.writer is not None:
+            running.writer.close()
+        self._zookeeper.forget(running)
+        if running.log:
+            # The session goes on, so its node would stay: the leader need not wait for anything of this life.
+            path = node_of(running.log)
+            self.directory.keeper.ask(lambda number: zk.Delete(number, path), lambda answer: None)
+        self._next_life_ms = self._clock() + NEXT_LIFE_MS
+        self.directory.want_life()
+
+    def _panic(self, running: _Running, error: Exception) -> NoReturn:
+        """An invariant is broken: whatever this process believes may be wrong. Its story, and the end."""
+        story = "\n".join(f"  {name} <- {what}: {str(detail)[:300]}" for name, what, detail in self._story)
+        broken = f"{running.name} broke an invariant: {type(error).__name__}: {error}"
+        raise InternalError(
+            f"{broken}\nhandled before, oldest first:\n{story}",
+            hint="this is a defect of Viewtide; the process ends, and what it acknowledged is in its log",
+        ) from error
+
+    # -- what comes in
+
+    def _from_zookeeper(self) -> None:
+        for caller, message in self._zookeeper.take():
+            if caller is self.directory:
+                self.directory.receive(message)
+            elif isinstance(caller, _Running) and not caller.over:
+                self._handle(caller, zk.ZOOKEEPER, message)
+        if self.directory.peers is not self._known:
+            self._meet(self.directory.peers)
+
+    def _to_zookeeper(self) -> None:
+        for message in self.directory.take():
+            self._zookeeper.request(self.directory, message)
+
+    def _meet(self, peers: dict[str, Address]) -> None:
+        for name in self._known.keys() - peers.keys():
+            self._hub.forget(name)
+        for name, address in peers.items():
+            if name != self.name and self._known.get(name) != address:
+                self._connect(name, address)
+        self._known = peers
+
+    def _connect(self, name: str, address: Address) -> None:
+        try:
+            self._hub.know(name, address.address, address.public_key)
+        except InterfaceError as error:
+            _log.error("%s cannot be reached: %s", name, error)
+
+    def _receive(self, batch: Received) -> None:
+        for payload in batch.payloads:
+            try:
+                message = decode(payload)
+                self._check(batch.who, message)
+            except RemoteProtocolError as error:
+                self.counts["messages_malformed"] += 1
+                _log.warning("from %s: %s", batch.who.name, error, extra={"role": batch.who.role})
+                continue
+            assert isinstance(message, Addressed)
+            self.counts["messages_received"] += 1
+            self._deliver(message.to, message.sender, message.message)
+
+    def _check(self, who: Identity, message: object) -> None:
+        """Nobody speaks for another process, and clients are served elsewhere."""
+        if who.role == CLIENT:
+            raise RemoteProtocolError(f"the key of {who.name} is that of a client")
+        if not isinstance(message, Addressed):
+            raise RemoteProtocolError(f"{type(message).__name__} is not for a machine")
+        if message.sender.partition(".")[0] != who.name or who.name in SERVICES:
+            raise RemoteProtocolError(f"{message.sender} is not a machine of {who.name}")
+        role = self._roles.get(message.to)
+        answers = message.to == self.name + CALLS
+        if (role is not None and not isinstance(message.message, role.takes)) or (
+            answers and not (isinstance(message.message, Outcome) or hasattr(message.message, "number"))
+        ):
+            raise RemoteProtocolError(f"{message.to} takes no {type(message.message).__name__}")
+
+    def _deliver(self, to: str, sender: str, message: object) -> None:
+        running = self._machines.get(to)
+        if running is not None:
+            self._handle(running, sender, message)
+        elif to == self.name + CALLS:
+            self._calls.receive(message)
+        else:
+            # Not begun yet, or gone: whoever asked asks again.
+            self.counts["messages_to_nobody"] += 1
+
+    def _take_calls(self) -> None:
+        for to, question, name in self._calls.take():
+            self._ask(to, question)
+            self._set_timer(self._clock() + ANSWER_MS_MAX, None, name)
+
+    def _ask(self, to: str, question: object) -> None:
+        for name in self._named(to):
+            self._route(self.name + CALLS, name, question)
+
+    def _set_timer(self, at_ms: int, running: _Running | None, token: object) -> None:
+        heappush(self._timers, (at_ms, next(self._numbers), running, token))
+
+    def _fire_timers(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= self._clock():
+            _, _, running, token = heappop(timers)
+            if running is None:
+                self._own_timer(token)
+            elif not running.over:
+                self._fire(running, token)
+
+    def _fire(self, running: _Running, token: object) -> None:
+        self._guard(running, "timer", token, lambda now_ms: running.machine.timer(token, now_ms))
+
+    def _own_timer(self, token: object) -> None:
+        if token == "tick":
+            self.directory.tick()
+            self._set_timer(self._clock() + TICK_MS, None, token)
+            return
+        again = self._calls.again(token)
+        if again is not None:
+            self._ask(*again)
+            self._set_timer(self._clock() + ANSWER_MS_MAX, None, token)
+
+    # -- what goes out
+
+    def _send(self, running: _Running, destination: str, message: object) -> None:
+        if destination == zk.ZOOKEEPER:
+            self._zookeeper.request(running, message)
+        elif destination == LOGS:
+            assert self._log_service is not None
+            self._log_service.request(running, message)
+        else:
+            for name in self._named(destination):
+                self._route(running.name, name, message)
+
+    def _named(self, destination: str) -> list[str]:
+        """The machines that are meant."""
+        if destination == "leader":
+            return [self.directory.leader] if self.directory.leader else []
+        if not destination.startswith((ANY, ALL)):
+            return [destination]
+        every, _, kind = destination.partition(".")
+        ltms = [f"{name}.{kind}" for name in self._ltms()]
+        if every + "." == ALL or not ltms:
+            return ltms
+        self._next_ltm += 1
+        return [ltms[self._next_ltm % len(ltms)]]
+
+    def _ltms(self) -> list[str]:
+        return [name for name, address in self._known.items() if address.role == LTM]
+
+    def _route(self, sender: str, destination: str, message: object) -> None:
+        process = destination.partition(".")[0]
+        if process == self.name:
+            self._local.append((destination, sender, message))
+        elif self._transmit(process, Addressed(destination, sender, message)):
+            self.counts["messages_sent"] += 1
+        else:
+            # Its queue is full, or nobody knows where it is: whoever waits for the answer asks again.
+            self.counts["messages_not_sent"] += 1
+
+    def _transmit(self, process: str, message: Addressed) -> bool:
+        try:
+            return self._hub.send(process, encode(message))
+        except LocalProtocolError as error:
+            _log.error("%s from %s to %s: %s", type(message.message).__name__, message.sender, message.to, error)
+            return False
+
+    def _flush_logs(self) -> None:
+        for running in list(self._machines.values()):
+            writer = running.writer
+            if writer is None:
+                continue
+            try:
+                writer.flush()
+            except LifeOver as over:
+                self._end_life(running, str(over))
+                continue
+            durable_lsn = writer.durable_lsn
+            if durable_lsn > running.told_lsn:
+                self._persisted(running, durable_lsn)
+
+    def _persisted(self, running: _Running, lsn: int) -> None:
+        running.told_lsn = lsn
+        waiting, running.waiting = running.waiting, []
+        for item in waiting:
+            if item[0] <= lsn:
+                self._send(running, *item[1:])
+            else:
+                running.waiting.append(item)
+        self._guard(running, "durable", lsn, lambda now_ms: running.machine.persisted(lsn, now_ms))

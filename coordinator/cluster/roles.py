@@ -1,0 +1,114 @@
+"""Which machines run in which process, and what each of them understands."""
+
+from __future__ import annotations
+
+from ...ltm.cluster.member import Member
+from ...ltm.cluster.messages import (
+    BOUND,
+    LTMS,
+    MAP,
+    CatalogChanged,
+    ChangeCatalog,
+    FetchCatalog,
+    FetchMap,
+    FetchRange,
+    ForLog,
+    Lease,
+    Merge,
+    MoveRange,
+    NewMap,
+    NotHere,
+    RangeRows,
+    Report,
+    Split,
+)
+from ...ltm.key_range import Hosting, RangeMap
+from ...ltm.machine import Host
+from ...ltm.tables import Tables
+from ...ltm.two_phase.messages import (
+    Answer,
+    Draw,
+    NotServed,
+    ReadRows,
+    Refused,
+    Resolved,
+    Settled,
+    Timestamps,
+    Told,
+    Vote,
+)
+from ...ltm.two_phase.participant import RefreshRow
+from ...ltm.two_phase.views import refresh_with
+from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from ..vms.cluster_leader import SchedulingLeader
+from ..vms.cluster_messages import (
+    Changed,
+    Closed,
+    GroupIs,
+    Hello,
+    Marker,
+    SlotDone,
+    SlotRefused,
+    WantGroup,
+    Work,
+    Working,
+)
+from ..vms.cluster_subsystem import FeedingParticipant
+from ..vms.cluster_view_manager import ClusterViewManager
+from .coordinator import ClusterCoordinator
+from .directory import LIVES, PROCESSES
+from .process import ALL, ANY, Birth, ProcessHost, Role
+from .zookeeper import ZooKeeper
+
+COORDINATOR, LEADER = "coordinator", "leader"
+#: Changed rows in one message of a subsystem to a view manager.
+ITEMS_MAX = 500
+
+_MEMBER_TAKES = (ForLog, Lease, NewMap, Timestamps, FetchRange, RangeRows, NotHere)
+_COORDINATOR_TAKES = (
+    *(Submit, ReadAt, NewMap, NotHere, Timestamps, ChangeCatalog, CatalogChanged, FetchCatalog, WantGroup, GroupIs),
+    *(Told, Refused, Vote, Settled, Answer, Resolved, ReadRows, NotServed),
+)
+_LEADER_TAKES = (
+    *(Draw, Report, FetchMap, Split, Merge, MoveRange, ChangeCatalog, NotHere),
+    *(Closed, Hello, Outcome, RowsAt, SlotDone, SlotRefused, WantGroup, Working),
+)
+_VIEW_MANAGER_TAKES = (Work, Changed, Marker, RowsAt, Outcome, NotHere)
+
+
+def ltm_roles(name: str, tables: Tables) -> tuple[Role, ...]:
+    """The LTM, a coordinator, and a candidate for leader, which schedules deferred views by that coordinator."""
+
+    def feeding(host: Host, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
+        return FeedingParticipant(host, log, oracle, refresh, tables, ITEMS_MAX)
+
+    def member(host: ProcessHost, birth: Birth) -> Member:
+        return Member(host, refresh_with(tables), feeding)
+
+    def coordinator(host: ProcessHost, birth: Birth) -> ClusterCoordinator:
+        return ClusterCoordinator(host, tables)
+
+    def leader(host: ProcessHost, birth: Birth) -> SchedulingLeader:
+        return SchedulingLeader(host, tables, (f"{name}.{COORDINATOR}",))
+
+    return (
+        Role(name, member, _MEMBER_TAKES, has_log=True),
+        Role(f"{name}.{COORDINATOR}", coordinator, _COORDINATOR_TAKES),
+        Role(f"{name}.{LEADER}", leader, _LEADER_TAKES),
+    )
+
+
+def view_manager_roles(name: str, tables: Tables) -> tuple[Role, ...]:
+    def manager(host: ProcessHost, birth: Birth) -> ClusterViewManager:
+        return ClusterViewManager(host, birth.id, tables, (ANY + COORDINATOR,), (ALL + LEADER,))
+
+    return (Role(name, manager, _VIEW_MANAGER_TAKES),)
+
+
+def prepare_tree(zookeeper: ZooKeeper, name: str) -> None:
+    """What has to be in ZooKeeper before a process `name` can begin; whoever comes first creates it. In the first map
+    all keys are of its first life's log: if that never existed, whoever takes over seals it empty."""
+    log = f"{name}/1"
+    first = RangeMap(1, (b"",), (log,), {}, 0, {log: Hosting(1, (log,))})
+    for path, data in ((LTMS, b""), (PROCESSES, b""), (LIVES, b""), (BOUND, b"0"), (MAP, first.pack())):
+        zookeeper.ensure(path, data)

@@ -1,0 +1,235 @@
+"""The driver's small parts: what machines take from peers, questions of other threads, the directory of processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.workload import tables
+from viewtide.changetables.errors import Busy, InterfaceError, RemoteProtocolError, Unavailable
+from viewtide.coordinator import registered
+from viewtide.coordinator.cluster import calls as calls_module
+from viewtide.coordinator.cluster.addressed import Addressed
+from viewtide.coordinator.cluster.calls import Calls
+from viewtide.coordinator.cluster.directory import LIVES, PROCESSES, Address, Directory, Superseded
+from viewtide.coordinator.cluster.process import Process
+from viewtide.coordinator.cluster.roles import ltm_roles, view_manager_roles
+from viewtide.coordinator.two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from viewtide.coordinator.vms import cluster_messages
+from viewtide.coordinator.vms.cluster_messages import Hello
+from viewtide.ltm.cluster import log_messages
+from viewtide.ltm.cluster import messages as cluster
+from viewtide.ltm.cluster import zk_messages as zk
+from viewtide.ltm.cluster.hosted import Logged
+from viewtide.ltm.keys import CLIENT, LOCAL, Identity
+from viewtide.ltm.two_phase import messages as commit
+from viewtide.ltm.two_phase import records
+
+#: For a log: in `ForLog`. The others are records, or come from a service or to a client.
+FOR_LOGS = (
+    *(commit.Ask, commit.Prepare, commit.Decide, commit.Forget, commit.Inquire, commit.Resolve, commit.Read),
+    *(cluster_messages.Close, cluster_messages.Collect, cluster_messages.Passed),
+)
+TO_CLIENTS = (cluster.Done, cluster.CatalogIs)
+
+
+def test_every_message_is_understood_by_a_machine() -> None:
+    roles = (*ltm_roles("ltm-1", tables()), *view_manager_roles("vm-1", tables()))
+    taken = {kind for role in roles for kind in role.takes}
+    others = {*FOR_LOGS, *TO_CLIENTS, Logged, Addressed}
+    for kind in registered.MESSAGES.values():
+        if kind not in others and kind.__module__ not in (records.__name__, log_messages.__name__):
+            assert kind in taken, f"no machine takes a {kind.__name__}: add it to `takes` in roles.py"
+
+
+def check(who: Identity, message: object) -> None:
+    """As a process judges what a peer sends."""
+    process = Process.__new__(Process)
+    process.name = "ltm-1"
+    process._roles = {role.name: role for role in ltm_roles("ltm-1", tables())}
+    process._check(who, message)
+
+
+PEER = Identity("vm-1", LOCAL)
+
+
+def test_what_a_machine_understands_is_let_in() -> None:
+    check(PEER, Addressed("ltm-1.leader", "vm-1", Hello(1)))
+    check(PEER, Addressed("ltm-1.coordinator", "vm-1.x", ReadAt(1, 0, ())))
+    check(PEER, Addressed("ltm-1.calls", "vm-1", Outcome((1, 2), "committed")))
+    check(PEER, Addressed("ltm-1.calls", "vm-1", cluster.Done(1)))
+
+
+@pytest.mark.parametrize(
+    ("who", "message"),
+    [
+        (PEER, Hello(1)),
+        (PEER, Addressed("ltm-1.leader", "vm-2", Hello(1))),
+        (PEER, Addressed("ltm-1.leader", "zookeeper", Hello(1))),
+        (Identity("zookeeper", LOCAL), Addressed("ltm-1.leader", "zookeeper", zk.Answer(1))),
+        (Identity("logs", LOCAL), Addressed("ltm-1", "logs", log_messages.NoLog(1, "x/1"))),
+        (PEER, Addressed("ltm-1", "vm-1", Hello(1))),
+        (PEER, Addressed("ltm-1.calls", "vm-1", Hello(1))),
+        (Identity("vm-1", CLIENT), Addressed("ltm-1.leader", "vm-1", Hello(1))),
+    ],
+)
+def test_whatever_else_is_refused(who: Identity, message: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        check(who, message)
+
+
+# Questions of other threads.
+
+
+def test_an_answer_finds_who_asked() -> None:
+    woken: list[int] = []
+    calls = Calls(lambda: woken.append(1))
+    read, submit = calls.ask("a", ReadAt(0, 5, ())), calls.ask("b", Submit((7, 8), False, ()))
+    assert len(woken) == 2
+    (to, question, name), (other_to, other, _) = calls.take()
+    assert (to, other_to) == ("a", "b") and isinstance(question, ReadAt) and question.number == name
+    answer = RowsAt(question.number, 5, (), ())
+    calls.receive(answer)
+    calls.receive(answer)
+    calls.receive(Outcome((7, 8), "committed", 9))
+    assert read.result(0) == answer and submit.result(0).commit_ts == 9
+    assert calls.again(name) is None and len(calls) == 0
+    assert isinstance(other, Submit) and not other.again
+
+
+def test_what_is_not_answered_is_asked_again() -> None:
+    calls = Calls(lambda: None)
+    future = calls.ask("a", Submit((7, 8), False, ()))
+    ((_, _, name),) = calls.take()
+    again = calls.again(name)
+    assert again is not None and again[1] == Submit((7, 8), True, ())
+    future.cancel()
+    assert calls.again(name) is None and len(calls) == 0
+
+
+def test_questions_are_bounded_and_end_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "CALLS_MAX", 2)
+    calls = Calls(lambda: None)
+    futures = [calls.ask("a", ReadAt(0, 5, ())) for _ in range(2)]
+    with pytest.raises(Busy):
+        calls.ask("a", ReadAt(0, 5, ()))
+    calls.close()
+    for future in futures:
+        with pytest.raises(Unavailable):
+            future.result(0)
+    with pytest.raises(InterfaceError):
+        calls.ask("a", ReadAt(0, 5, ()))
+
+
+# The directory.
+
+MINE = Address("tcp://127.0.0.1:1", "ltm")
+OWN = f"{PROCESSES}/ltm-1"
+
+
+class FakeTree:
+    """Answers a directory as the servers would, one after another; `nodes` are (data, owner, version)."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.nodes: dict[str, tuple[bytes, int, int]] = {LIVES: (b"", 0, 0)}
+        self.session = 1
+        directory.start()
+        directory.receive(zk.Session(zk.CONNECTED, self.session))
+
+    def settle(self) -> None:
+        while sent := self.directory.take():
+            for message in sent:
+                if not isinstance(message, zk.Connect):
+                    self.directory.receive(self._answer(message))
+
+    def _answer(self, message: object) -> zk.Answer:
+        match message:
+            case zk.Get(request, path):
+                if path not in self.nodes:
+                    return zk.Answer(request, error=zk.NO_NODE)
+                return zk.Answer(request, self.nodes[path][0], "", self._stat(path))
+            case zk.Exists(request, path):
+                return zk.Answer(request, path in self.nodes)
+            case zk.Children(request, path):
+                names = sorted(each.rpartition("/")[2] for each in self.nodes if each.startswith(path + "/"))
+                return zk.Answer(request, tuple(names))
+            case zk.Set(request, path, data):
+                self.nodes[path] = (data, self.nodes[path][1], self.nodes[path][2] + 1)
+                return zk.Answer(request, None, "", self._stat(path))
+            case zk.Create(request, path, data, ephemeral):
+                self.nodes[path] = (data, self.session if ephemeral else 0, 0)
+                return zk.Answer(request, path, "", self._stat(path))
+            case zk.Multi(request, operations):
+                for operation in operations:
+                    if isinstance(operation, zk.Delete):
+                        del self.nodes[operation.path]
+                    else:
+                        self._answer(operation)
+                return zk.Answer(request)
+        raise AssertionError(message)
+
+    def _stat(self, path: str) -> zk.Stat:
+        _, owner, version = self.nodes[path]
+        return zk.Stat(version, 1, 1, owner)
+
+    def change(self, path: str, data: bytes, owner: int) -> None:
+        self.nodes[path] = (data, owner, 0)
+        self.directory.receive(zk.Watched(zk.CHANGED, path))
+        self.directory.receive(zk.Watched(zk.CHILD, PROCESSES))
+        self.settle()
+
+
+@pytest.fixture
+def tree() -> FakeTree:
+    return FakeTree(Directory("ltm-1", MINE, 2_000))
+
+
+def test_lives_and_ids_are_counted(tree: FakeTree) -> None:
+    directory = tree.directory
+    directory.want_life()
+    tree.settle()
+    assert (directory.id, directory.life) == (1, 1)
+    directory.want_life()
+    assert directory.life == 0
+    tree.settle()
+    assert (directory.id, directory.life) == (1, 2)
+    other = FakeTree(Directory("ltm-2", MINE, 2_000))
+    other.nodes = tree.nodes
+    other.directory.want_life()
+    other.settle()
+    assert (other.directory.id, other.directory.life) == (2, 1)
+
+
+def test_others_are_found_and_lost(tree: FakeTree) -> None:
+    tree.settle()
+    assert tree.nodes[OWN] == (MINE.pack(), 1, 0)
+    other = Address("tcp://127.0.0.1:2", "view-manager", "key", "", "127.0.0.1:9")
+    tree.change(f"{PROCESSES}/vm-1", other.pack(), 9)
+    tree.change(f"{PROCESSES}/strange", b"\xff", 9)
+    assert tree.directory.peers == {"ltm-1": MINE, "vm-1": other}
+    del tree.nodes[f"{PROCESSES}/vm-1"]
+    tree.change(f"{PROCESSES}/vm-2", other.pack(), 9)
+    assert tree.directory.peers == {"ltm-1": MINE, "vm-2": other}
+
+
+def test_one_that_was_killed_is_replaced(tree: FakeTree) -> None:
+    tree.nodes[OWN] = (b"old", 77, 3)
+    tree.settle()
+    assert tree.nodes[OWN] == (MINE.pack(), 1, 0)
+
+
+def test_a_process_that_was_replaced_ends(tree: FakeTree) -> None:
+    tree.settle()
+    with pytest.raises(Superseded):
+        tree.change(OWN, b"new", 77)
+
+
+def test_after_a_lost_session_it_registers_again(tree: FakeTree) -> None:
+    tree.settle()
+    del tree.nodes[OWN]
+    tree.session = 2
+    tree.directory.receive(zk.Session(zk.LOST, 0))
+    assert not tree.directory.connected
+    tree.directory.receive(zk.Session(zk.CONNECTED, 2))
+    tree.settle()
+    assert tree.nodes[OWN] == (MINE.pack(), 2, 0)
