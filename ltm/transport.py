@@ -60,7 +60,8 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000
 #: Who has connected and not shown by then that he speaks our protocol is disconnected.
 HANDSHAKE_MS_MAX = 5_000
 CONNECT_MS_MAX = 3_000
-RECONNECT_MS_MIN, RECONNECT_MS_MAX = 20, 2_000
+#: Who is refused comes back this often, too: ZeroMQ waits longer only if there is nobody to connect to.
+RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 2_000
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 #: While a batch waits for a peer with a full queue, it is tried again so often.
 STUCK_RETRY_MS = 2
