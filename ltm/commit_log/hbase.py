@@ -37,6 +37,7 @@ from zlib import crc32
 from ...changetables.errors import DataError, InterfaceError, OperationalError, Unavailable
 from ..hbase_client import CALL_BYTES_MAX, AnswerLost, Hbase, Removal, RowOf, ScanOf, Value
 from ..ports import LogRecord
+from .elsewhere import LogSealed
 from .format import check_payload, record_bytes, trimmed_away
 
 #: One cell. Well below HBase's limit of 10 MB.
@@ -230,7 +231,7 @@ class HbaseLog:
 
     def _learn(self, header: Header) -> Header:
         if header.kind is Kind.SEALED:
-            raise OperationalError(
+            raise LogSealed(
                 f"the commit log {self._name} is sealed: somebody else has taken over what it was about",
                 hint="start again, with a new log",
             )
@@ -248,6 +249,33 @@ class HbaseLog:
             raise OperationalError(
                 f"the commit log {self._name} stopped earlier: {self._failure}", hint="open it again: that decides"
             )
+
+
+class HbaseLogs:
+    """Implements `LogsElsewhere`: the logs of all lives of all processes, in one table of a namespace."""
+
+    is_local = False
+
+    def __init__(self, client: Hbase, namespace: str) -> None:
+        self._client, self._table = client, create_log_table(client, namespace)
+
+    def create(self, log: str) -> HbaseLog:
+        rows = _Rows(self._client, self._table, log)
+        if rows.low() != (1, 1) or next(rows.downwards(), None) is not None:
+            raise LogSealed(f"the log {log} has been used before", hint="begin another one")
+        return HbaseLog(self._client, self._table, log)
+
+    def seal(self, log: str) -> list[LogRecord]:
+        state = seal_log(self._client, self._table, log)
+        return list(read_log(self._client, self._table, log, state.oldest_lsn))
+
+    def read(self, log: str, from_lsn: int) -> tuple[list[LogRecord], bool] | None:
+        """Sealed or not is asked first: what is sealed then is read to its end."""
+        state = log_state(self._client, self._table, log)
+        records = list(read_log(self._client, self._table, log, max(from_lsn, state.oldest_lsn)))
+        if not records and state == LogState(1, 0, False):
+            return ([], False) if next(_Rows(self._client, self._table, log).downwards(), None) else None
+        return records, state.sealed
 
 
 class _Rows:
@@ -270,7 +298,7 @@ class _Rows:
         found = self._write_once(header, row)
         if found != header:
             what = "sealed" if found.kind is Kind.SEALED else "opened by another process"
-            raise OperationalError(
+            raise LogSealed(
                 f"the commit log {self._name} was {what} after lsn {last.lsn}: this process does not own it any more",
                 hint="start again, with a new log",
             )

@@ -12,7 +12,8 @@ from tests.tcp_proxy import TcpProxy
 from viewtide.changetables.errors import DataError, InterfaceError, OperationalError
 from viewtide.dev_cluster import DevelopmentHbase
 from viewtide.ltm.commit_log import hbase as hbase_log
-from viewtide.ltm.commit_log.hbase import HbaseLog, LogState, create_log_table, log_state, read_log, seal_log
+from viewtide.ltm.commit_log.elsewhere import LogSealed
+from viewtide.ltm.commit_log.hbase import HbaseLog, HbaseLogs, LogState, create_log_table, log_state, read_log, seal_log
 from viewtide.ltm.hbase_client import AnswerLost, Hbase, Removal, RowOf, Value
 from viewtide.ltm.ports import LogRecord
 
@@ -305,3 +306,59 @@ def test_a_missing_row_is_damage(log: HbaseLog, hbase_client: Hbase, table: byte
     hbase_client.remove(table, [Removal(row_key(3), 1, [(b"f", b"h"), (b"f", b"0000")])])
     with pytest.raises(OperationalError, match=r"position 3.*missing"):
         list(log.read(1))
+
+
+# The logs of a cluster
+
+
+@pytest.fixture
+def logs(hbase_client: Hbase, hbase_namespace: str) -> HbaseLogs:
+    return HbaseLogs(hbase_client, hbase_namespace)
+
+
+def test_a_life_has_one_log_that_others_read(logs: HbaseLogs) -> None:
+    assert logs.read(NAME, 1) is None
+    mine = logs.create(NAME)
+    assert logs.read(NAME, 1) == ([], False)
+    for payload in (b"one", b"two", b"three"):
+        mine.append(payload)
+    assert logs.read(NAME, 2) == ([LogRecord(2, b"two"), LogRecord(3, b"three")], False)
+    mine.trim(3)
+    assert logs.read(NAME, 1) == ([LogRecord(3, b"three")], False)
+    with pytest.raises(LogSealed, match="used before"):
+        logs.create(NAME)
+
+
+def test_a_log_that_is_sealed_reads_the_same_for_ever(logs: HbaseLogs) -> None:
+    mine = logs.create(NAME)
+    mine.append(b"one")
+    assert logs.seal(NAME) == logs.seal(NAME) == [LogRecord(1, b"one")]
+    for _ in range(2):
+        with pytest.raises(OperationalError, match="sealed after lsn 1"):
+            mine.append(b"two")
+    assert logs.read(NAME, 1) == ([LogRecord(1, b"one")], True)
+    assert logs.seal("ltm-1/2") == [] and logs.read("ltm-1/2", 1) == ([], True)
+    with pytest.raises(LogSealed, match="used before"):
+        logs.create("ltm-1/2")
+
+
+def test_a_writer_and_several_who_seal_agree(logs: HbaseLogs) -> None:
+    """Whatever was acknowledged is read by all of them, and all of them read the same."""
+    for number in range(5):
+        log = f"ltm-1/{number}"
+        mine = logs.create(log)
+        read: list[int] = []
+
+        def seal(log: str = log, read: list[int] = read) -> None:
+            read.append(len(logs.seal(log)))
+
+        acknowledged = mine.append(b"first")
+        threads = [threading.Thread(target=seal) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        with pytest.raises(LogSealed):
+            while True:
+                acknowledged = mine.append(b"more")
+        for thread in threads:
+            thread.join()
+        assert read == [acknowledged] * 3
