@@ -19,7 +19,7 @@ from typing import Protocol, cast
 
 from .errors import BenchError
 from .load import Read
-from .workload import EVENT_COLUMNS, INSERT, TABLES, VIEW_NAME, VIEW_SQL, BaseTable, Event, Value, ViewRow, base_rows
+from .workload import INSERT, TABLES, VIEW_NAME, VIEW_SQL, BaseTable, Event, Value, ViewRow, base_rows
 
 #: Rows per transaction while the initial rows are loaded.
 LOAD_ROWS_PER_TRANSACTION = 1_000
@@ -93,7 +93,12 @@ def load_viewtide(module: str = "viewtide") -> ModuleType:
 
 
 def _event_rows(events: list[Event]) -> list[RowDict]:
-    return [dict(zip(EVENT_COLUMNS, event, strict=True)) for event in events]
+    """As somebody who writes the insert would: a display takes a quarter of the time of `dict(zip(...))`, and that is
+    the bench's own time, not the product's."""
+    return [
+        {"id": id, "timestamp": timestamp, "product": product, "shop": shop, "type": type, "cost": cost}
+        for id, timestamp, product, shop, type, cost in events
+    ]
 
 
 def _columns(vt: ModuleType, table: BaseTable) -> dict[str, object]:

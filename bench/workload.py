@@ -58,8 +58,6 @@ Event = tuple[int, int, int, int, str, int]
 ViewRow = tuple[str, int, int]
 Value = int | str | None
 
-EVENT_COLUMNS = ("id", "timestamp", "product", "shop", "type", "cost")
-
 
 @dataclass(frozen=True, slots=True)
 class BaseTable:
