@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
-from ..changetables.errors import DataError, OperationalError
+from ..changetables.errors import DataError, InternalError, OperationalError
 from ..changetables.keys import prefix_stop, table_range
 from ..changetables.plan import (
     FIRST,
@@ -152,6 +152,8 @@ class Ltm(Reader):
         self._checkpoint_rows = max(1, cache_rows // 4)
         self._pack = make_pack()
         self._buffer: list[bytes] = []
+        #: Accepted and not applied yet: at most what one holder of the lock accepted since its last `flush`.
+        self.unsettled: list[Outputs] = []
         self._buffer_ts = 0
         self._buffer_bytes = 0
         self._dirty_rows = 0
@@ -192,7 +194,8 @@ class Ltm(Reader):
     # -- commit
 
     def accept(self, outputs: Outputs) -> None:
-        """Buffer what is to be persisted and apply it. What `outputs` sends may leave after the next `flush`.
+        """Buffer what is to be persisted. It is applied by `settle`, or by `flush` while the device works; what
+        `outputs` sends may leave after that.
 
         DataError comes before anything has changed.
         """
@@ -205,11 +208,17 @@ class Ltm(Reader):
                 self._buffer_ts = record.commit_ts
             self._dirty_rows += record.rows_count
             self._buffer_bytes += len(packed)
-        for apply in outputs.apply:
-            apply()
-        if self.feed is not None:
-            for record in outputs.persist:
-                self.feed(record)
+        self.unsettled.append(outputs)
+
+    def settle(self) -> None:
+        """Apply what was accepted: the next transaction sees it."""
+        for outputs in self.unsettled:
+            for apply in outputs.apply:
+                apply()
+            if self.feed is not None:
+                for record in outputs.persist:
+                    self.feed(record)
+        self.unsettled.clear()
 
     def accept_decided(self, record: CommitRecord) -> None:
         """Buffer a transaction that is decided and applied already: nothing may refuse it. A buffer that is full goes
@@ -374,20 +383,29 @@ class Ltm(Reader):
     def flush(self) -> None:
         """Make the log buffer durable: one flush, one log record, one sync."""
         if self._buffer:
-            self.horizon.sealed_ts = self._buffer_ts
-            self._append_buffer()
+            self._append_buffer(self._settle_and_seal)
         if self.horizon.durable_ts < self._buffer_ts:
             self.horizon.sealed_ts = self.horizon.durable_ts = self._buffer_ts
         if self._loaded_rows > self._checkpoint_rows:
             self._age_if_full()
 
-    def _append_buffer(self) -> None:
+    def _settle_and_seal(self) -> None:
+        try:
+            self.settle()
+        except Exception as error:
+            raise InternalError(
+                f"a committed transaction could not be applied: {error!r}", hint="please report this"
+            ) from error
+        # Not before: of what is applied here only the last version of a row has to be kept.
+        self.horizon.sealed_ts = self._buffer_ts
+
+    def _append_buffer(self, meanwhile: Callable[[], None] | None = None) -> None:
         payload = b"".join(self._buffer)
         self._buffer.clear()
         self._dirty_log_bytes += self._buffer_bytes
         self._spare_log_bytes += self._buffer_bytes
         self._buffer_bytes = 0
-        self._log.append(payload)
+        self._log.append(payload, meanwhile)
         self.log_bytes += len(payload)
 
     def wrote_unlogged(self, rows_count: int) -> None:

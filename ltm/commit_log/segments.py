@@ -37,6 +37,7 @@ from .format import (
     trimmed_away,
     walk_records,
 )
+from .write_out import begin_writing
 
 SEGMENT_BYTES = 4 << 20
 SEGMENT_BYTES_MIN = 4096
@@ -130,7 +131,7 @@ class SegmentLog:
 
     # Appending.
 
-    def append(self, payload: bytes) -> int:
+    def append(self, payload: bytes, meanwhile: Callable[[], None] | None = None) -> int:
         # Few calls on this path: after each sync the processor's caches are cold and every line of Python costs thrice.
         if self._failure or self._closed:
             self._refuse()
@@ -138,13 +139,16 @@ class SegmentLog:
         try:
             segment = self._segments[-1] if self._segments else None
             if segment is None:
-                return self._append_to_new_segment(payload)
+                return self._append_to_new_segment(payload, meanwhile)
             place = segment.end
             header, padding, end = encode_record(segment.salt, place, payload)
             if end.offset > segment.segment_bytes:
-                return self._append_to_new_segment(payload)
+                return self._append_to_new_segment(payload, meanwhile)
             tail = padding + TERMINATOR[: segment.segment_bytes - end.offset]
             _write(self._fd, (header, payload, tail), place.offset)
+            if meanwhile is not None:
+                begin_writing(self._fd, place.offset, end.offset - place.offset)
+                meanwhile()
             os.fdatasync(self._fd)
             segment.advance(end)
             return place.lsn
@@ -155,7 +159,7 @@ class SegmentLog:
             self._fail("a write to the commit log was interrupted")
             raise
 
-    def _append_to_new_segment(self, payload: bytes) -> int:
+    def _append_to_new_segment(self, payload: bytes, meanwhile: Callable[[], None] | None) -> int:
         """Header and first record become durable before the file gets its name: a segment is never seen half-made."""
         before = self._segments[-1].end if self._segments else Place(1, 0, 0)
         segment_bytes = max(self._segment_bytes, SEGMENT_HEADER_BYTES + record_bytes(len(payload)))
@@ -168,6 +172,9 @@ class SegmentLog:
         fd = os.open(unnamed, os.O_RDWR)
         try:
             _write(fd, (segment_header, header, payload, tail), 0)
+            if meanwhile is not None:
+                begin_writing(fd, 0, end.offset)
+                meanwhile()
             os.fdatasync(fd)
             os.rename(unnamed, segment.path)
             os.fsync(self._directory_fd)

@@ -60,6 +60,15 @@ class CommitLogContract:
         assert [log.append(payload) for payload in payloads(50)] == list(range(1, 51))
         assert log.last_lsn == 50
 
+    def test_what_the_caller_does_meanwhile_is_done_once(self, log: AnyLog) -> None:
+        done: list[int] = []
+        for payload in payloads(50):
+            before = len(done)
+            lsn = log.append(payload, lambda: done.append(log.last_lsn))
+            assert len(done) == before + 1
+            assert log.last_lsn == lsn
+        assert contents(log) == numbered(payloads(50))
+
     def test_read_begins_at_any_lsn(self, log: AnyLog) -> None:
         written = payloads(60)
         for payload in written:
@@ -402,6 +411,31 @@ class TestSegmentLog(DurableCommitLogContract):
                 log.append(b"second")
         with pytest.raises(OperationalError, match="interrupted"):
             log.append(b"third")
+
+    @pytest.mark.parametrize("payload_bytes", [10, 4000], ids=["in place", "rollover"])
+    def test_what_the_caller_does_meanwhile_comes_between_write_and_sync(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload_bytes: int
+    ) -> None:
+        log = self.open_log(tmp_path)
+        log.append(b"before")
+        log.prepare()
+        with monkeypatch.context() as patch:
+            steps = record_steps(patch)
+            log.append(b"second" + bytes(payload_bytes), lambda: steps.append("meanwhile"))
+        assert [step.split()[0] for step in steps[:3]] == ["write", "meanwhile", "sync"]
+        assert log.last_lsn == 2
+
+    def test_a_failure_meanwhile_stops_the_log(self, tmp_path: Path) -> None:
+        log = self.open_log(tmp_path)
+
+        def fail() -> None:
+            raise ValueError("no")
+
+        with pytest.raises(ValueError):
+            log.append(b"first", fail)
+        with pytest.raises(OperationalError, match="interrupted"):
+            log.append(b"second")
+        assert contents(self.open_log(tmp_path)) in ([], [(1, b"first")])
 
     def test_a_short_write_is_completed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log = self.open_log(tmp_path)

@@ -675,7 +675,7 @@ def test_a_failing_log_is_an_unknown_commit_and_then_stops_everything(
     db = vt.connect(db_path)
     db.create_table("t", {"id": int}, key="id")
 
-    def fail(payload: bytes) -> int:
+    def fail(*_: object) -> int:
         raise vt.OperationalError("no space left")
 
     with monkeypatch.context() as patched:

@@ -29,11 +29,11 @@ class SlowLog:
         log = db._engine.ltm._log
         append = log.append
 
-        def slow(payload: bytes) -> int:
+        def slow(payload: bytes, meanwhile: Callable[[], None] | None = None) -> int:
             monkeypatch.setattr(log, "append", append)
             self.reached.set()
             assert self.go_on.wait(30)
-            return append(payload)
+            return append(payload, meanwhile)
 
         monkeypatch.setattr(log, "append", slow)
 

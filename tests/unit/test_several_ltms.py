@@ -83,7 +83,7 @@ def test_a_commit_that_only_the_votes_have_is_done_again(db_path: Path, monkeypa
     db = vt.connect(db_path, ltms=LTMS)
     make_shop(db)
 
-    def fail(payload: bytes) -> int:
+    def fail(*_: object) -> int:
         raise vt.OperationalError("no space left")
 
     with monkeypatch.context() as patched:
@@ -104,7 +104,7 @@ def test_a_commit_without_all_votes_is_aborted(db_path: Path, monkeypatch: pytes
     db = vt.connect(db_path, ltms=LTMS)
     make_shop(db)
 
-    def fail(payload: bytes) -> int:
+    def fail(*_: object) -> int:
         raise vt.OperationalError("no space left")
 
     with monkeypatch.context() as patched:
