@@ -48,9 +48,12 @@ __all__ = ["MESSAGE_BYTES_MAX", "AllowList", "Counts", "Hub", "Identity", "Keys"
 
 #: Batches that wait in ZeroMQ for one peer, at either end. A batch is up to BATCH_BYTES_MAX, or one large message.
 QUEUE_BATCHES_MAX = 64
-#: What one `poll` gives at most: the caller has to answer before it takes more.
-RECEIVED_BATCHES_MAX = 1_024
-RECEIVED_BYTES_MAX = 64 * 2**20
+#: What one `poll` takes at most, batches that are dropped included: those who came first are answered before it takes
+#: more, also when somebody sends as much as he can.
+RECEIVED_BATCHES_MAX = 256
+RECEIVED_BYTES_MAX = 16 * 2**20
+#: A frame takes as long as so many bytes of one.
+FRAME_COST_BYTES = 4 * 2**10
 #: Connections whose names and queues are kept. One that is forgotten is known again by its next batch.
 ROUTES_MAX = 16_384
 #: Connections that wait to be accepted.
@@ -60,7 +63,8 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000
 #: Who has connected and not shown by then that he speaks our protocol is disconnected.
 HANDSHAKE_MS_MAX = 5_000
 CONNECT_MS_MAX = 3_000
-RECONNECT_MS_MIN, RECONNECT_MS_MAX = 20, 2_000
+#: Who is refused comes back this often, too: ZeroMQ waits longer only if there is nobody to connect to.
+RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 2_000
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 #: While a batch waits for a peer with a full queue, it is tried again so often.
 STUCK_RETRY_MS = 2
@@ -340,13 +344,15 @@ class Hub:
                 frame = receive(zmq.DONTWAIT)
             except zmq.Again:
                 return
+            self._room_batches -= 1
+            self._room_bytes -= len(frame)
             if peer.socket.rcvmore:
-                _skip(peer.socket)
+                self._skip(peer.socket)
                 self._malformed("a batch in several frames", peer.who)
                 continue
             try:
                 _, start = name_in(frame)
-                self._take(received, Received(peer, peer.who, payloads_in(frame, start)), len(frame))
+                self._take(received, Received(peer, peer.who, payloads_in(frame, start)))
             except RemoteProtocolError as error:
                 self._malformed(str(error), peer.who)
 
@@ -360,15 +366,16 @@ class Hub:
             except zmq.Again:
                 return
             frame = router.recv(zmq.DONTWAIT) if router.rcvmore else b""
+            self._room_batches -= 1
+            self._room_bytes -= len(frame)
             if router.rcvmore:
-                _skip(router)
+                self._skip(router)
                 self._malformed("a batch in several frames", None)
                 continue
             try:
                 route = self._route_of(routing_id, user, frame)
                 if route is not None:
-                    batch = Received(route, route.who, payloads_in(frame, len(route.header)))
-                    self._take(received, batch, len(frame))
+                    self._take(received, Received(route, route.who, payloads_in(frame, len(route.header))))
             except RemoteProtocolError as error:
                 self._malformed(str(error), None)
 
@@ -402,16 +409,18 @@ class Hub:
             del self._routes[next(iter(self._routes))]
         return route
 
-    def _take(self, received: list[Received], batch: Received, size: int) -> None:
+    def _take(self, received: list[Received], batch: Received) -> None:
         received.append(batch)
-        self._room_batches -= 1
-        self._room_bytes -= size
         self.counts.received_batches += 1
         self.counts.received_payloads += len(batch.payloads)
 
+    def _skip(self, socket: zmq.Socket[bytes]) -> None:
+        """The rest of a message of several frames."""
+        while socket.rcvmore:
+            self._room_bytes -= len(socket.recv(zmq.DONTWAIT)) + FRAME_COST_BYTES
+
     def _malformed(self, what: str, who: Identity | None) -> None:
         self.counts.malformed += 1
-        self._room_batches -= 1
         self._warn(f"dropped {what}" + (f" from {who.name}" if who is not None else ""))
 
     # Who may connect.
@@ -563,12 +572,6 @@ class Hub:
         if self._router is not None:
             self._router.disable_monitor()
         self._context.destroy(linger=0)
-
-
-def _skip(socket: zmq.Socket[bytes]) -> None:
-    """The rest of a message of several frames."""
-    while socket.rcvmore:
-        socket.recv(zmq.DONTWAIT)
 
 
 def new_keys(name: str, role: str) -> Keys:

@@ -6,9 +6,11 @@ A scenario may give the world another wire, for instance the codec of the real t
 from __future__ import annotations
 
 import pickle
-from typing import NamedTuple, Protocol
+from collections import Counter
+from typing import ClassVar, NamedTuple, Protocol
 
-from viewtide.ltm import codec
+from viewtide.coordinator import registered
+from viewtide.ltm import codec, wire
 
 from .trace import fingerprint
 
@@ -52,3 +54,32 @@ class CodecWire:
     def thaw(self, frozen: object) -> object:
         assert isinstance(frozen, bytes)
         return codec.unpack(frozen)
+
+
+class _Encoded(NamedTuple):
+    data: bytes
+
+
+class RealWire(AnyWire):
+    """Messages and records of logs through the wire of a cluster, as bytes. What never leaves its process (ZooKeeper's
+    client, timers) is passed on as it is. The hash is that of `AnyWire`: a run must not differ from one with that."""
+
+    #: What went through as bytes, and what did not, by the names of the classes: of all instances.
+    encoded: ClassVar[Counter[str]] = Counter()
+    passed: ClassVar[Counter[str]] = Counter()
+
+    def freeze(self, value: object) -> tuple[object, bytes]:
+        name = type(value).__name__
+        if type(value) not in _SENT:
+            self.passed[name] += 1
+            return super().freeze(value)
+        self.encoded[name] += 1
+        return _Encoded(wire.encode(value)), fingerprint(value)[0]
+
+    def thaw(self, frozen: object) -> object:
+        if frozen.__class__ is _Encoded:
+            return wire.decode(frozen.data)
+        return super().thaw(frozen)
+
+
+_SENT = frozenset(registered.MESSAGES.values())

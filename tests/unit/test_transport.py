@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -242,6 +243,24 @@ def test_one_poll_gives_a_bounded_part_and_the_next_one_the_rest(hubs: Hubs, mon
         assert len(received) <= 3
         seen += payloads_of(received)
     assert seen == [bytes([number]) for number in range(10)]
+
+
+def test_what_is_dropped_counts_for_the_bounded_part_too(hubs: Hubs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise somebody who sends large nonsense keeps everybody else from being answered."""
+    monkeypatch.setattr(transport, "RECEIVED_BYTES_MAX", 1_000)
+    server = hubs("server", "tcp://127.0.0.1:0")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as mallory:
+        mallory.linger = 0
+        mallory.connect(server.address)
+        for frames in ([bytes(600)], [bytes(1)] * 3) * 3:
+            mallory.send_multipart(frames)
+        counted = []
+        deadline = time.monotonic() + WAIT_S
+        while server.counts.malformed < 6 and time.monotonic() < deadline:
+            before = server.counts.malformed
+            assert server.poll(50) == []
+            counted.append(server.counts.malformed - before)
+    assert server.counts.malformed == 6 and max(counted) <= 2
 
 
 def test_routes_that_are_remembered_are_bounded_and_old_ones_still_work(

@@ -1,0 +1,227 @@
+"""Garbage for any port: what somebody sends who does not know the protocol, or knows it and means harm.
+
+`Garbage(address, seed)` is a context manager: threads of it connect and send as fast as they can until its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import zmq
+
+from viewtide.ltm import batches, codec, wire
+from viewtide.ltm.addresses import parse_address
+from viewtide.ltm.two_phase.messages import Vote
+
+#: Connections that each thread keeps open and says nothing on.
+SILENT_MAX = 20
+TIMEOUT_S = 2.0
+CHUNK_BYTES = 64 * 2**10
+
+Attack = Callable[["Attacker"], None]
+
+
+def greeting(mechanism: bytes = b"NULL", version: tuple[int, int] = (3, 1)) -> bytes:
+    """How a connection of ZeroMQ begins (ZMTP 3)."""
+    return b"\xff" + bytes(8) + b"\x7f" + bytes(version) + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+def ready() -> bytes:
+    """The end of the handshake where no keys are used."""
+    properties = b"".join(
+        bytes((len(name),)) + name + struct.pack(">I", len(value)) + value
+        for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", b""))
+    )
+    body = b"\x05READY" + properties
+    return bytes((4, len(body))) + body
+
+
+def long_frame(size: int, *, more: bool = False) -> bytes:
+    """The head of a frame that says it has so many bytes."""
+    return struct.pack(">BQ", 2 | more, size)
+
+
+class Attacker:
+    """One thread's connections and random numbers."""
+
+    def __init__(self, address: str, seed: int) -> None:
+        self.address = address
+        self.random = random.Random(seed)
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._target = (host.strip("[]"), int(port))
+        self._silent: list[socket.socket] = []
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self._target, TIMEOUT_S)
+
+    def send(self, *parts: bytes) -> None:
+        """On a connection of its own; the other side may close it at any time."""
+        with self.connect() as connection:
+            for part in parts:
+                connection.sendall(part)
+
+    def keep(self, *parts: bytes) -> None:
+        """As `send`, but the connection stays open."""
+        connection = self.connect()
+        self._silent.append(connection)
+        for part in parts:
+            connection.sendall(part)
+        if len(self._silent) > SILENT_MAX:
+            self._silent.pop(0).close()
+
+    def bytes(self, most: int) -> bytes:
+        return self.random.randbytes(self.random.randint(1, most))
+
+    def close(self) -> None:
+        for connection in self._silent:
+            connection.close()
+
+
+def _random_bytes(attacker: Attacker) -> None:
+    attacker.send(*[attacker.bytes(CHUNK_BYTES) for _ in range(4)])
+
+
+def _other_protocols(attacker: Attacker) -> None:
+    attacker.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\0" * 100)
+
+
+def _half_a_greeting(attacker: Attacker) -> None:
+    attacker.keep(greeting()[: attacker.random.randint(0, 63)])
+
+
+def _garbage_after_the_greeting(attacker: Attacker) -> None:
+    mechanism = attacker.random.choice((b"NULL", b"PLAIN", b"CURVE", b"GSSAPI", b"\xff" * 20))
+    attacker.send(greeting(mechanism), attacker.bytes(CHUNK_BYTES))
+
+
+def _another_version(attacker: Attacker) -> None:
+    version = (attacker.random.randint(0, 255), attacker.random.randint(0, 255))
+    attacker.send(greeting(version=version), ready(), attacker.bytes(100))
+
+
+def _garbage_after_the_handshake(attacker: Attacker) -> None:
+    attacker.send(greeting(), ready(), attacker.bytes(CHUNK_BYTES))
+
+
+def _an_endless_frame(attacker: Attacker) -> None:
+    size = attacker.random.choice((2**63 - 1, 2**40, batches.FRAME_BYTES_MAX + 1))
+    attacker.send(greeting(), ready(), long_frame(size), bytes(CHUNK_BYTES))
+
+
+def _a_large_frame_that_never_comes(attacker: Attacker) -> None:
+    attacker.keep(greeting(), ready(), long_frame(batches.FRAME_BYTES_MAX), bytes(1_000))
+
+
+def _a_large_command(attacker: Attacker) -> None:
+    attacker.send(greeting(), struct.pack(">BQ", 6, 2**30), bytes(CHUNK_BYTES))
+
+
+def _many_frames_that_do_not_end(attacker: Attacker) -> None:
+    attacker.send(greeting(), ready(), bytes((1, 5, *b"hello")) * 5_000)
+
+
+def _curve_hello(attacker: Attacker) -> None:
+    body = b"\x05HELLO" + attacker.random.randbytes(194)
+    attacker.send(greeting(b"CURVE"), bytes((4, len(body))) + body)
+
+
+#: For every port; those above know ZeroMQ's handshake.
+ATTACKS: dict[str, Attack] = {
+    attack.__name__.strip("_"): attack
+    for attack in (
+        _random_bytes,
+        _other_protocols,
+        _half_a_greeting,
+        _garbage_after_the_greeting,
+        _another_version,
+        _garbage_after_the_handshake,
+        _an_endless_frame,
+        _a_large_frame_that_never_comes,
+        _a_large_command,
+        _many_frames_that_do_not_end,
+        _curve_hello,
+    )
+}
+
+
+def wrong_batches(numbers: random.Random) -> list[list[bytes]]:
+    """Messages of somebody who speaks ZeroMQ properly, as frames: none of them is a batch of good messages."""
+    header = batches.header_of("mallory")
+    good = wire.encode(Vote(((1, 2), 3), "ltm-1", 4))
+    batch = batches.pack_batch(header, [good])
+    noise = numbers.randbytes(numbers.randint(1, 2_000))
+    payloads = (
+        noise,
+        b"\x01" + noise,
+        b"\x02" + good[1:],
+        good[: numbers.randint(0, len(good) - 1)],
+        good + b"\0",
+        b"\x01" + b"\x91" * 50_000,
+        b"\x01" + b"\xdd\x00\x10\x00\x00" * 900 + bytes(2**20),
+        b"\x01" + codec.pack((numbers.randint(0, 300), *[numbers.randint(0, 9)] * numbers.randint(0, 9))),
+    )
+    return [
+        *[[batches.pack_batch(header, [payload])] for payload in payloads],
+        [noise],
+        [b""],
+        [batch[: numbers.randint(0, len(batch) - 1)]],
+        [b"\x07" + batch[1:]],
+        [batch, batch],
+        [batch] * 100,
+        [header + struct.pack("<I", 2**32 - 1) + bytes(100)],
+        [header + struct.pack("<2I", 1, 2**32 - 1) + bytes(100)],
+        [batches.pack_batch(header, [b""] * (batches.PAYLOADS_PER_BATCH_MAX + 1))],
+        [bytes(3 * 2**20)],
+    ]
+
+
+class Garbage:
+    def __init__(self, address: str, seed: int, *, threads: int = 2, speaks_zeromq: bool = True) -> None:
+        """`speaks_zeromq`: one more thread sends wrong messages in proper frames."""
+        assert parse_address(address).host
+        self.sent: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._address = address
+        work = [threading.Thread(target=self._attack, args=(seed * 1_000 + number,)) for number in range(threads)]
+        if speaks_zeromq:
+            work.append(threading.Thread(target=self._speak, args=(seed,)))
+        self._threads = work
+
+    def __enter__(self) -> Garbage:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _attack(self, seed: int) -> None:
+        attacker = Attacker(self._address, seed)
+        names = list(ATTACKS)
+        with contextlib.closing(attacker):
+            while not self._stop.wait(0.001):
+                name = attacker.random.choice(names)
+                # That it closes the connection, or is slow to accept one, is the other side's right.
+                with contextlib.suppress(OSError):
+                    ATTACKS[name](attacker)
+                self.sent[name] += 1
+
+    def _speak(self, seed: int) -> None:
+        numbers = random.Random(seed)
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.linger, dealer.sndhwm = 0, 20
+            dealer.connect(self._address)
+            while not self._stop.wait(0.002):
+                for frames in wrong_batches(numbers):
+                    # Without waiting: a message of several frames may stick in the middle when it is disconnected.
+                    with contextlib.suppress(zmq.Again):
+                        dealer.send_multipart(frames, zmq.DONTWAIT)
+                        self.sent["wrong messages"] += 1
