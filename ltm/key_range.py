@@ -2,7 +2,8 @@
 
 In a cluster that name is a logical log: its records are in the physical logs of all processes that ever answered for
 it, one log per life of a process ("ltm-2/5" is the fifth of ltm-2), and `hosts` names them in their order. The last one
-is that of the process that answers for it now. All must be read when another process takes over.
+is that of the process that answers for it now. All must be read when another process takes over; those that a
+checkpoint in a shared store makes superfluous are forgotten.
 
 A map never changes: every operation makes another one, whose epoch is one higher.
 """
@@ -185,6 +186,12 @@ class RangeMap:
         if life in before.segments:
             raise ProgrammingError(f"{life} has answered for {log} before", hint="a process begins a new log first")
         now = Hosting(before.incarnation + 1, (*before.segments, life))
+        return replace(self, epoch=self.epoch + 1, hosts={**self.hosts, log: now})
+
+    def forget_segments(self, log: str) -> RangeMap:
+        """Whoever answers for a log needs none of the logs that its records were in before."""
+        host = self.hosts[log]
+        now = Hosting(host.incarnation, host.segments[-1:])
         return replace(self, epoch=self.epoch + 1, hosts={**self.hosts, log: now})
 
     def led_anew(self) -> RangeMap:

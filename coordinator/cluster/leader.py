@@ -110,6 +110,8 @@ class Leader:
         self._leases: dict[str, int] = {}
         #: Moves that can be opened, and the life that says so.
         self._ready: dict[int, str] = {}
+        #: Logs whose earlier segments are not needed, and the life that says so.
+        self._complete: dict[str, str] = {}
         self._parked: list[tuple[str, Draw]] = []
         self._commands: list[tuple[str, Command]] = []
         #: By life: the epoch in which nothing of earlier catalogs was undecided there.
@@ -254,8 +256,9 @@ class Leader:
         self._terms += 1
         self._lease_until_ms = 0
         self._moving_bound = self._writing_map = False
-        for known in (self._reached, self._heard_ms, self._leases, self._ready, self._parked, self._clean):
+        for known in (self._reached, self._heard_ms, self._leases, self._ready, self._complete, self._clean):
             known.clear()
+        self._parked.clear()
         # Who asked for a change of the catalog asks again, whoever leads.
         self._changing.clear()
         self._changes.clear()
@@ -356,6 +359,7 @@ class Leader:
         self._ready.update(dict.fromkeys(report.ready, life))
         if report.clean:
             self._clean[life] = report.epoch
+        self._complete.update(dict.fromkeys(report.complete, life))
         if report.epoch < self.map.epoch:
             self._send.append((sender, NewMap(self.map.pack())))
         if self.state == LEADING and report.epoch >= self.map.term and self._leases.get(life) != 0:
@@ -387,7 +391,7 @@ class Leader:
         if self.keeper.children[LTMS] is None or self._writing_map or not self.keeper.connected:
             return
         alive = self._alive()
-        ranges = self._end_moves(self.map)
+        ranges = self._forget_segments(self._end_moves(self.map))
         ranges = self._take_from_dead(ranges, alive)
         if self.state == TAKING and self._all_reached():
             self.state = LEADING
@@ -416,6 +420,13 @@ class Leader:
             if self._ready.get(move.number) == ranges.hosts[move.target].life:
                 self.host.probe(OPENING)
                 ranges = ranges.end_move(move.number)
+        return ranges
+
+    def _forget_segments(self, ranges: RangeMap) -> RangeMap:
+        for log, life in self._complete.items():
+            host = ranges.hosts.get(log)
+            if host is not None and host.life == life and len(host.segments) > 1:
+                ranges = ranges.forget_segments(log)
         return ranges
 
     def _take_from_dead(self, ranges: RangeMap, alive: list[str]) -> RangeMap:

@@ -98,6 +98,18 @@ class History:
             if source_id in self._refreshes:
                 self._refreshes[source_id] = [item for item in self._refreshes[source_id] if item[0] > low]
 
+    def watermarks(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._watermarks.items())
+
+    def final_ts(self) -> dict[bytes, int]:
+        """The published watermark of each view, by the first bytes of its keys."""
+        return {
+            rows.view.id.to_bytes(PREFIX_BYTES, "big"): self._watermarks[key]
+            for key, levels in self._levels.items()
+            for views in levels
+            for rows in views
+        }
+
     def lowest_watermark(self) -> int:
         return min(self._watermarks.values(), default=2**64 - 1)
 
@@ -198,6 +210,22 @@ class FeedingParticipant(Participant):
     def _needed_ts(self) -> int:
         """The next step of each group reads at its watermark."""
         return min(super()._needed_ts(), self.history.lowest_watermark())
+
+    def final_ts(self) -> dict[bytes, int]:
+        """A step writes the rows of its views at W1: they are final up to the published watermark."""
+        return self.history.final_ts()
+
+    def followed_ts(self) -> int:
+        """What the views are made from is needed until all of them have passed it."""
+        return self.history.lowest_watermark()
+
+    def to_keep(self) -> object:
+        return self.history.watermarks()
+
+    def keep(self, kept: object) -> None:
+        if kept is not None:
+            assert isinstance(kept, list | tuple)
+            self.history.passed((group, watermark) for group, watermark in kept)
 
     def _mark_closed(self, step: Step) -> None:
         """After a restart the floor is above W1 anyway: it was drawn later (rules H3 and D3)."""

@@ -68,6 +68,10 @@ class Gather:
         self._messages: dict[str, dict[int, tuple[Item, ...]]] = {log: {} for log in self.logs}
         self._counts: dict[str, int] = {}
 
+    def readdress(self, logs: Logs) -> None:
+        """Somebody else answers for a log now, perhaps."""
+        self.logs.update({log: process for log, process in logs if log in self.logs})
+
     def changed(self, message: Changed) -> None:
         if message.log in self._messages:
             self._messages[message.log][message.number] = message.items
@@ -196,8 +200,7 @@ class ClusterViewManager:
         elif work.number >= job.work.number or sender != job.scheduler:
             job.scheduler = sender
             if job.gather is not None and work.logs != job.work.logs:
-                # Somebody else answers for a log now.
-                job.gather.logs.update({log: process for log, process in work.logs if log in job.gather.logs})
+                job.gather.readdress(work.logs)
             job.work = work
         if name in self.jobs:
             self._send.append((sender, Working(*name, self.id)))
@@ -220,6 +223,8 @@ class ClusterViewManager:
         if isinstance(asked, Gather):
             job.asked = asked
             job.gather = asked
+            # The slot was given again while it read, perhaps.
+            asked.readdress(job.work.logs)
             self._collect(name)
         else:
             noted = isinstance(asked, ReadAt) and not asked.at

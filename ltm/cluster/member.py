@@ -13,15 +13,21 @@ Moving keys    the map closes them: the source refuses whoever has not voted and
                fetches all versions, logs them, draws a floor, and says so; the leader opens them in the next map
 Catalogs       the map names the version: votes of earlier ones are refused for good, those of a pending one for the
                moment; it is said when all earlier votes are decided; open at S, everything is marked at S (rule C1)
+With a store   rows go there in the background (`saving`), and the log is trimmed; what is not in memory is loaded
+               before a request that needs it is handled (`loading`); who takes over replays what is not in the store
+               (`taking_over`); keys that move go by the store. The store is shared by all processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from ..key_range import Move, RangeMap
 from ..machine import Host, Outputs, WhenDurable
 from ..two_phase import hand_over
+from ..two_phase.cells import Version
+from ..two_phase.journal import Journal
 from ..two_phase.messages import (
     Ask,
     Draw,
@@ -33,12 +39,16 @@ from ..two_phase.messages import (
     Resolve,
     Timestamps,
 )
-from ..two_phase.participant import Participant, RefreshRow
-from ..two_phase.records import Adopted
+from ..two_phase.participant import TOO_MANY, Participant, RefreshRow
+from ..two_phase.records import Adopted, StoredTo
+from ..two_phase.stored_cells import StoredCells
+from . import checkpoint, loading, saving, taking_over
 from . import zk_messages as zk
 from .catalogs import Catalogs, Stored
+from .checkpoint import Checkpoint, plain
 from .hosted import Hosted, Logged
 from .keeper import Keeper
+from .loading import Load, Loader
 from .log_messages import LOGS, LogRecords, NoLog, Seal
 from .messages import (
     CATALOG,
@@ -60,11 +70,28 @@ from .messages import (
     Report,
     node_of,
 )
+from .saving import Pages, Saver
+from .settings import StoreSettings
+from .store_messages import (
+    NEWEST,
+    STORE,
+    Answer,
+    LoadCells,
+    LoadedCells,
+    Request,
+    StoreFailed,
+    WriteCells,
+    Written,
+)
 
 #: Whom participants ask for timestamps: whoever leads.
 ORACLE = "oracle"
 #: Requests for timestamps that are not answered: the oldest are forgotten beyond it.
 DRAWS_MAX = 1_000
+#: Rows, or transactions, in one message when keys move.
+PAGE_ITEMS = 2_000
+#: What the store has not answered for so long is asked again.
+STORE_MS_MAX = 1_500
 
 TAKING_OVER = "member: about to seal"
 SEALED = "member: a log is sealed and read"
@@ -80,6 +107,9 @@ CATALOG_PENDING = "member: a catalog is pending"
 CATALOG_CLEAN = "member: nothing of earlier catalogs is undecided"
 CATALOG_OPEN = "member: a catalog is open"
 CATALOG_PROBES = (CATALOG_PENDING, CATALOG_CLEAN, CATALOG_OPEN)
+FOUND = "member: checkpoint found"
+FLUSHED = "member: closed keys are in the store"
+STORE_PROBES = (*saving.PROBES, *loading.PROBES, FOUND, FLUSHED)
 
 
 class LifeOver(Exception):
@@ -95,17 +125,43 @@ class _Adoption:
         self.ready = False
 
 
+class _Asked:
+    """A request that the store has not answered. It leaves when the process's log is durable up to `lsn`."""
+
+    def __init__(self, request: Request, lsn: int, then: Callable[[Answer], None], sent_ms: int) -> None:
+        self.request = request
+        self.lsn = lsn
+        self.then = then
+        self.sent_ms = sent_ms
+
+
 class Member:
+    """`store`: how rows are kept in a store that all processes share; None: they are all in memory. `page_items`: rows
+    in one message when keys move."""
+
     def __init__(
         self,
         host: Host,
         refresh: RefreshRow,
         make: Callable[[Host, str, str, RefreshRow], Participant] = Participant,
+        store: StoreSettings | None = None,
+        page_items: int = PAGE_ITEMS,
     ) -> None:
         self.host = host
         #: `refresh` is for views of a catalog that never changes.
         self.catalogs = Catalogs(refresh)
         self._make = make
+        self._store = store
+        self._page_items = page_items
+        #: What the store was asked, by number.
+        self._asked: dict[int, _Asked] = {}
+        #: By move: what is given away, in pages; of those that come, the incarnation of the source and the next page.
+        self._handing: dict[int, list[Adopted]] = {}
+        self._arriving: dict[int, tuple[int, int]] = {}
+        #: Moves whose rows are being written to the store, and those whose rows are there, with what it has then.
+        self._flushing: set[int] = set()
+        self._flushed: dict[int, StoredTo] = {}
+        self._trim = 0
         self.life = ""
         self.map = RangeMap(0, (b"",), ("",))
         self.hosted: dict[str, Hosted] = {}
@@ -164,6 +220,8 @@ class Member:
                 self._range_rows(message)
             case NotHere():
                 self.keeper.read(MAP)
+            case Written() | LoadedCells() | StoreFailed():
+                self._from_store(message)
             case NoLog(_, log):
                 raise LifeOver(f"there is no log {log}, which the range map names")
             case _:
@@ -196,8 +254,8 @@ class Member:
         self._say_clean()
         self._send += self.keeper.send
         self.keeper.send.clear()
-        out = Outputs(tuple(self._persist), tuple(self._send), tuple(self._timers))
-        self._persist, self._send, self._timers = [], [], []
+        out = Outputs(tuple(self._persist), tuple(self._send), tuple(self._timers), 0, self._trim)
+        self._persist, self._send, self._timers, self._trim = [], [], [], 0
         return out
 
     def _carry_out(self, hosted: Hosted, out: Outputs) -> None:
@@ -247,13 +305,21 @@ class Member:
 
     def _tick(self) -> None:
         ready = tuple(number for number, adoption in self._adoptions.items() if adoption.ready)
-        self._to_leader(Report(self.life, self.map.epoch, ready, self._is_clean()))
+        complete = tuple(
+            log
+            for log, hosted in self.hosted.items()
+            if hosted.replay_from[0] == self.life and len(self.map.hosts[log].segments) > 1
+        )
+        self._to_leader(Report(self.life, self.map.epoch, ready, self._is_clean(), complete))
         for hosted in self.hosted.values():
             if hosted.machine is None:
                 self._seal(hosted)
         for move in self.map.moves:
             self._fetch(move)
         self._draw_for_adopted()
+        self._ask_store_again()
+        for hosted in self.hosted.values():
+            self._keep_house(hosted)
 
     def _take_lease(self, lease: Lease) -> None:
         if lease.life == self.life and lease.term == self.map.term:
@@ -297,7 +363,8 @@ class Member:
         before, self.map = self.map, ranges
         self.host.probe(ADOPTED_MAP)
         for log, hosted in self.hosted.items():
-            if ranges.hosts[log].life != self.life:
+            # It may be this life's again, after others had it.
+            if (ranges.hosts[log].life, ranges.hosts[log].incarnation) != (self.life, hosted.incarnation):
                 raise LifeOver(f"{ranges.hosts[log].life} answers for {log} now")
             if hosted.machine is not None:
                 hosted.machine.epoch = ranges.epoch
@@ -390,30 +457,189 @@ class Member:
         for hosted in self.hosted.values():
             if hosted.machine is None and message.log in hosted.segments and message.log not in hosted.found:
                 self.host.probe(SEALED)
-                hosted.found[message.log] = tuple(
-                    each.record for each in message.records if isinstance(each, Logged) and each.log == hosted.log
+                hosted.found[message.log] = taking_over.Found(
+                    message.first_lsn,
+                    tuple(
+                        (lsn, each.record)
+                        for lsn, each in enumerate(message.records, message.first_lsn)
+                        if isinstance(each, Logged) and each.log == hosted.log
+                    ),
                 )
                 self._begin_if_read(hosted)
 
     def _begin_if_read(self, hosted: Hosted) -> None:
-        if len(hosted.found) < len(hosted.segments):
+        if len(hosted.found) < len(hosted.segments) or hosted.is_read:
             return
         if self.catalogs.version < self.map.catalog:
             # There may be records of views that it does not know yet.
             self.keeper.read(CATALOG)
             return
-        records = [record for segment in hosted.segments for record in hosted.found[segment]]
-        hosted.found.clear()
+        hosted.is_read = True
+        if self._store is None:
+            self._begin(hosted, taking_over.plan(checkpoint.NONE, hosted.segments, hosted.found))
+            return
+        # Only now: what is missing in the sealed logs is in a checkpoint.
+        first = hosted.incarnation - len(hosted.segments)
+        names = [checkpoint.name_of(hosted.log, first + place) for place in range(len(hosted.segments))]
+        self._ask_store(_load_entries(names), lambda answer: self._found_checkpoint(hosted, answer))
+
+    def _found_checkpoint(self, hosted: Hosted, answer: Answer) -> None:
+        assert isinstance(answer, LoadedCells)
+        entries = [data for row in answer.rows if (data := checkpoint.entry(row))]
+        last = Checkpoint.unpack(entries[-1]) if entries else checkpoint.NONE
+        self.host.probe(FOUND)
+        plan = taking_over.plan(last, hosted.segments, hosted.found)
+        makers: list[Callable[[int], Request]] = [_load_entries([name]) for name, _ in last.chunks]
+        loads = [(at, page) for at, keys in plan.bases.items() for page in self._in_pages(keys)]
+        makers += [_load_bases(at, page) for at, page in loads]
+
+        def then(answers: list[Answer]) -> None:
+            loaded = [each for each in answers if isinstance(each, LoadedCells)]
+            chunks = [checkpoint.entry(each.rows[0]) for each in loaded[: len(last.chunks)]]
+            bases: dict[bytes, Version] = {}
+            for (_, page), each in zip(loads, loaded[len(last.chunks) :], strict=True):
+                bases.update(zip(page, map(loading.version_of, each.rows), strict=True))
+            self._begin_from(hosted, plan, last, chunks, bases)
+
+        self._ask_all(makers, then)
+
+    def _in_pages(self, keys: list[bytes]) -> list[tuple[bytes, ...]]:
+        assert self._store is not None
+        size = self._store.page_cells
+        return [tuple(keys[place : place + size]) for place in range(0, len(keys), size)]
+
+    def _begin_from(
+        self,
+        hosted: Hosted,
+        plan: taking_over.Plan,
+        last: Checkpoint,
+        chunks: list[bytes],
+        bases: dict[bytes, Version],
+    ) -> None:
+        """With a store: what it has, and what is remembered beside it."""
         machine = self._make(self.host, hosted.log, ORACLE, self.catalogs.refresh_row)
+        cells = machine.cells = StoredCells()
+        cells.horizon, cells.stored_ts = last.horizon, last.stored.lowest
+        machine.forgotten_ts = last.forgotten_ts
+        for chunk in chunks:
+            for tx_id, start, commit_ts in checkpoint.unpack_memory(chunk):
+                if commit_ts:
+                    machine.committed[tx_id] = (start, commit_ts)
+                else:
+                    machine.note_refusal((tx_id, start))
+        machine.keep(last.also)
+        machine.journal = Journal(last.stored, plan.kept)
+        machine.bases = bases
+        settings = self._store
+        assert settings is not None
+        saver = Saver(self.host, machine, hosted.log, hosted.incarnation, settings, last)
+        loader = Loader(
+            self.host, machine, settings, self._load, lambda sender, message: self._again(hosted, sender, message)
+        )
+        hosted.begin_saving(saver, loader, (last.segment, last.lsn), plan.kept, plan.origins)
+        self._begin(hosted, plan, machine)
+
+    def _begin(self, hosted: Hosted, plan: taking_over.Plan, machine: Participant | None = None) -> None:
+        hosted.found.clear()
+        if machine is None:
+            machine = self._make(self.host, hosted.log, ORACLE, self.catalogs.refresh_row)
         machine.epoch = self.map.epoch
-        hosted.begin(machine, len(records))
-        out = machine.start(self._now_ms, records, hosted.incarnation)
+        hosted.begin(machine, len(plan.records))
+        out = machine.start(self._now_ms, plan.records, hosted.incarnation)
         # Keys that went to others meanwhile.
         for key in [key for key in machine.cells.chains if self.map.owner(key) != hosted.log]:
             machine.cells.drop(key, key + b"\0")
         self.host.probe(TAKEN_OVER)
         self._carry_out(hosted, out)
         self._keep_to_catalog(hosted)
+
+    # -- the store
+
+    def _ask_store(self, make: Callable[[int], Request], then: Callable[[Answer], None], lsn: int = 0) -> None:
+        """`then` gets the answer, however often it must be asked; never a failure."""
+        self._number += 1
+        request = make(self._number)
+        self._asked[self._number] = _Asked(request, lsn, then, self._now_ms)
+        self._send.append(WhenDurable(lsn, STORE, request))
+
+    def _ask_all(self, makers: list[Callable[[int], Request]], then: Callable[[list[Answer]], None]) -> None:
+        """`then` gets all answers, in the order of the requests."""
+        answers: dict[int, Answer] = {}
+
+        def answered(place: int, answer: Answer) -> None:
+            answers[place] = answer
+            if len(answers) == len(makers):
+                then([answers[each] for each in range(len(makers))])
+
+        if not makers:
+            then([])
+        for place, make in enumerate(makers):
+            self._ask_store(make, partial(answered, place))
+
+    def _from_store(self, answer: Answer) -> None:
+        asked = self._asked.get(answer.number)
+        if asked is None:
+            return
+        if isinstance(answer, StoreFailed):
+            asked.sent_ms = self._now_ms - STORE_MS_MAX  # at the next tick
+            return
+        del self._asked[answer.number]
+        asked.then(answer)
+
+    def _ask_store_again(self) -> None:
+        for asked in self._asked.values():
+            if self._now_ms - asked.sent_ms >= STORE_MS_MAX:
+                asked.sent_ms = self._now_ms
+                self._send.append(WhenDurable(asked.lsn, STORE, asked.request))
+
+    def _load(self, load: Load, then: Callable[[LoadedCells], None]) -> None:
+        assert self._store is not None
+        limit = self._store.page_cells
+
+        def loaded(answer: Answer) -> None:
+            assert isinstance(answer, LoadedCells)
+            then(answer)
+
+        self._ask_store(lambda number: load.request(number, limit), loaded)
+
+    def _again(self, hosted: Hosted, sender: str, message: object) -> None:
+        """A request waited for rows. It is handled as if it came now."""
+        if self.hosted.get(hosted.log) is hosted:
+            self._for_log(sender, ForLog(hosted.log, "", message))
+
+    def _keep_house(self, hosted: Hosted) -> None:
+        if self._store is None or hosted.saver is None or hosted.loader is None:
+            return
+        hosted.loader.forget_old(self._now_ms)
+        if self._now_ms >= hosted.next_evict_ms:
+            hosted.next_evict_ms = self._now_ms + self._store.evict_ms
+            hosted.loader.evict()
+        if hosted.saver.target is None and hosted.open and self._now_ms >= hosted.next_save_ms:
+            hosted.next_save_ms = self._now_ms + self._store.checkpoint_ms
+            self._save(hosted, hosted.saver)
+
+    def _save(self, hosted: Hosted, saver: Saver) -> None:
+        """Begin a checkpoint. Nothing leaves before what it shows is durable in the log."""
+        if saver.begin(lambda own: hosted.replay_after(own, self.life, self._lsn), hosted.replay_from):
+            self._save_next(hosted, saver, hosted.place(saver.machine.last_lsn))
+
+    def _save_next(self, hosted: Hosted, saver: Saver, lsn: int) -> None:
+        write = saver.next_write()
+        if write is not None:
+            self._ask_store(write, lambda answer: self._page_saved(hosted, saver, lsn), lsn)
+            return
+        replay_from = saver.saved()
+        hosted.saved(saver.position, replay_from)
+        self._trim_log()
+
+    def _page_saved(self, hosted: Hosted, saver: Saver, lsn: int) -> None:
+        self.host.probe(saving.PAGE_WRITTEN)
+        self._save_next(hosted, saver, lsn)
+
+    def _trim_log(self) -> None:
+        """What no participant here needs for a replay."""
+        needed = [lsn for hosted in self.hosted.values() if (lsn := hosted.needed_lsn(self.life))]
+        self._trim = min(needed, default=0)
 
     # -- moving keys
 
@@ -427,7 +653,9 @@ class Member:
     def _fetch(self, move: Move) -> None:
         target = self.hosted.get(move.target)
         if target is not None and target.machine is not None and move.number not in self._adoptions:
-            self._send.append((self.map.process(move.source), FetchRange(move.number, move.target)))
+            incarnation, page = self._arriving.get(move.number, (0, 0))
+            request = FetchRange(move.number, move.target, page, incarnation)
+            self._send.append((self.map.process(move.source), request))
 
     def _fetch_range(self, sender: str, message: FetchRange) -> None:
         move = next((move for move in self.map.moves if move.number == message.number), None)
@@ -438,10 +666,48 @@ class Member:
         source = self.hosted.get(move.source)
         if source is None or source.machine is None or self._is_held(source.machine, move):
             return
+        if not self._is_flushed(source, source.machine, move):
+            return
         self.host.probe(HANDING)
-        given = hand_over.give_away(source.machine, move.start, move.stop)
+        if move.number not in self._handing:
+            given = hand_over.give_away(source.machine, move.start, move.stop)
+            given = given._replace(stored=self._flushed.get(move.number, (0, ())))
+            self._handing[move.number] = hand_over.in_pages(given, self._page_items)
+        pages = self._handing[move.number]
+        page = message.page if message.incarnation == source.incarnation and message.page < len(pages) else 0
         lsn = source.place(source.machine.last_lsn)
-        self._send.append(WhenDurable(lsn, sender, RangeRows(move.number, *given[2:])))
+        rows = RangeRows(move.number, source.incarnation, page, len(pages), *pages[page][:-1])
+        self._send.append(WhenDurable(lsn, sender, rows))
+
+    def _is_flushed(self, source: Hosted, machine: Participant, move: Move) -> bool:
+        """With a store, all that is final goes there before the keys do; if it is not there yet, it is on its way."""
+        cells, journal = machine.cells, machine.journal
+        if self._store is None or move.number in self._flushed:
+            return True
+        if journal is None or not isinstance(cells, StoredCells) or move.number in self._flushing:
+            return False
+        self._flushing.add(move.number)
+        # Nobody changes anything there any more: all is final, but in deferred views.
+        highest = max(machine.newest_ts, journal.highest_ts, journal.stored.ts)
+        final = saving.final_to(machine, journal, highest)
+        keys = tuple(cells.touched_between(move.start, move.stop))
+        pages = Pages(cells, keys, final, self._store.page_cells)
+        self._flush_next(move.number, pages, plain(final), source.place(machine.last_lsn))
+        return False
+
+    def _flush_next(self, number: int, pages: Pages, final: StoredTo, lsn: int) -> None:
+        page = pages.next()
+        if page is None:
+            pages.written()
+            self._flushed[number] = final
+            self.host.probe(FLUSHED)
+            return
+        cells, notes = page
+        self._ask_store(
+            lambda request: WriteCells(request, cells, notes),
+            lambda answer: self._flush_next(number, pages, final, lsn),
+            lsn,
+        )
 
     def _is_held(self, machine: Participant, move: Move) -> bool:
         """Votes that are not decided: they are decided where they were given (rule V8)."""
@@ -454,10 +720,19 @@ class Member:
         target = self.hosted.get(move.target)
         if target is None or target.machine is None:
             return
-        adopted = Adopted(move.start, move.stop, *message[1:])
+        incarnation, page = self._arriving.get(move.number, (0, 0))
+        if message.page == 0 and message.incarnation != incarnation:
+            page = 0  # from the beginning: somebody else answers for the source
+        elif (message.incarnation, message.page) != (incarnation, page):
+            return
+        adopted = Adopted(*message[4:], before=_stored_of(target))
         self._carry_out(target, target.machine.adopt(adopted, self._now_ms))
         self.host.probe(ADOPTING)
-        self._adoptions[move.number] = _Adoption(move, target.machine.last_lsn)
+        self._arriving[move.number] = (message.incarnation, page + 1)
+        if page + 1 < message.pages:
+            self._fetch(move)
+        else:
+            self._adoptions[move.number] = _Adoption(move, target.machine.last_lsn)
 
     def _draw_for_adopted(self) -> None:
         """Only now: whatever the source answered is below a timestamp that is drawn from here on."""
@@ -482,7 +757,9 @@ class Member:
 
     def _moved(self, move: Move) -> None:
         """The keys are the target's."""
-        self._adoptions.pop(move.number, None)
+        for known in (self._adoptions, self._arriving, self._handing, self._flushed):
+            known.pop(move.number, None)
+        self._flushing.discard(move.number)
         source = self.hosted.get(move.source)
         if source is not None and source.machine is not None:
             source.machine.cells.drop(move.start, move.stop)
@@ -501,8 +778,21 @@ class Member:
         if from_log and from_log not in self.map.hosts:
             self._behind()
             return
-        if self._is_admitted(hosted, hosted.machine, sender, message):
-            self._carry_out(hosted, hosted.machine.receive(from_log or sender, message, self._now_ms))
+        if not self._is_admitted(hosted, hosted.machine, sender, message):
+            return
+        loader = hosted.loader
+        if loader is not None and not from_log:
+            if isinstance(message, Ask | Prepare | Read) and loader.is_full:
+                self._refuse(hosted, hosted.machine, sender, message, TOO_MANY)
+                return
+            if not self._is_answered_from_memory(hosted.machine, message) and not loader.may_pass(
+                sender, message, self._now_ms
+            ):
+                return
+        self._carry_out(hosted, hosted.machine.receive(from_log or sender, message, self._now_ms))
+
+    def _is_answered_from_memory(self, machine: Participant, message: object) -> bool:
+        return isinstance(message, Prepare) and self._is_answered(machine, message)
 
     def _is_admitted(self, hosted: Hosted, machine: Participant, sender: str, message: object) -> bool:
         """Whether the participant gets it. What is refused is answered here, or asked again."""
@@ -584,3 +874,19 @@ class Member:
 
     def _is_leased(self, at: int) -> bool:
         return at <= self.lease
+
+
+def _load_entries(names: list[str]) -> Callable[[int], Request]:
+    keys = tuple(checkpoint.entry_key(name) for name in names)
+    return lambda number: LoadCells(number, NEWEST, keys)
+
+
+def _load_bases(at: int, keys: tuple[bytes, ...]) -> Callable[[int], Request]:
+    return lambda number: LoadCells(number, at, keys)
+
+
+def _stored_of(target: Hosted) -> StoredTo:
+    """Up to where the store has what the target had, when the checkpoint that is being made is done."""
+    if target.saver is None:
+        return 0, ()
+    return plain(target.saver.target or target.saver.journal.stored)

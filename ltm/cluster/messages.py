@@ -56,12 +56,14 @@ class NotHere(NamedTuple):
 
 class Report(NamedTuple):
     """Of an LTM to the leader, again and again: its map has reached `epoch`, and these moves can be opened. `clean`:
-    nothing that it answers for was voted for by an earlier catalog than that of the map, and is undecided."""
+    nothing that it answers for was voted for by an earlier catalog than that of the map, and is undecided. For the logs
+    `complete` no earlier log than that of this life is needed any more."""
 
     life: str
     epoch: int
     ready: tuple[int, ...] = ()
     clean: bool = False
+    complete: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):
@@ -85,26 +87,37 @@ class NewMap(NamedTuple):
 
 
 class FetchRange(NamedTuple):
-    """The target of a move asks the source for the keys."""
+    """The target of a move asks the source for the keys, page by page. `incarnation` is that of the source that the
+    first page came from: another one has other pages."""
 
     number: int
     target: str
+    page: int = 0
+    incarnation: int = 0
 
 
 class RangeRows(NamedTuple):
-    """All that the target of a move must know: nothing is held in the range any more, and all of this is durable.
+    """One of `pages` pages of all that the target of a move must know: nothing is held in the range any more, and all
+    of this is durable.
 
-    `rows` are keys with all their versions, newest first. The memory of transactions goes along: the owner of the first
-    key that a transaction writes is asked what became of it. What was decided at or below `forgotten_ts` may be
-    missing, and versions that only readers below `horizon` see.
+    `rows` are keys from `start` to `stop` (None: no end) with all their versions, newest first. The memory of
+    transactions goes along: the owner of the first key that a transaction writes is asked what became of it. What was
+    decided at or below `forgotten_ts` may be missing, and versions that only readers below `horizon` see. With a shared
+    store, that has what is not among the rows, up to `stored`.
     """
 
     number: int
+    incarnation: int
+    page: int
+    pages: int
+    start: bytes
+    stop: bytes | None
     rows: tuple[tuple[bytes, tuple[tuple[int, Row | None], ...]], ...]
     committed: tuple[tuple[TxId, int, int], ...]
     refused: tuple[tuple[TxId, int], ...]
     forgotten_ts: int
     horizon: int
+    stored: tuple[int, tuple[tuple[bytes, int], ...]] = (0, ())
 
 
 class Split(NamedTuple):

@@ -1,7 +1,8 @@
 """Keys change their owner: what the participant that had them does, and the one that gets them.
 
 The one that had them refuses whoever has not voted there, waits until those who have are decided, and then gives away
-all versions and its memory of transactions. The other one logs them before it may answer for them.
+all versions and its memory of transactions, in pages. The other one logs them before it may answer for them. With a
+store that both can reach, the rows go there before, and only what is not final yet is given away.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..machine import Outputs
 from .cells import Version
 from .records import Adopted
+from .stored_cells import StoredCells
 
 if TYPE_CHECKING:
     from .messages import Attempt
@@ -30,11 +32,14 @@ def close(participant: Participant, start: bytes, stop: bytes | None, reason: st
 
 
 def give_away(participant: Participant, start: bytes, stop: bytes | None) -> Adopted:
-    """Everything about keys in which nothing is held any more. It may be shown when all records are durable."""
+    """Everything about keys in which nothing is held any more: with a store, only what that has not got. It may be
+    shown when all records are durable."""
+    cells = participant.cells
+    keys = cells.touched_between(start, stop) if isinstance(cells, StoredCells) else cells.all_keys(start, stop)
     rows = []
-    for key in participant.cells.all_keys(start, stop):
+    for key in keys:
         versions = []
-        version: Version | None = participant.cells.newest(key)
+        version: Version | None = cells.newest(key)
         while version is not None:
             versions.append((version[0], version[1]))
             version = version[2]
@@ -50,19 +55,56 @@ def give_away(participant: Participant, start: bytes, stop: bytes | None) -> Ado
     )
 
 
+def in_pages(adopted: Adopted, items_max: int) -> list[Adopted]:
+    """The same in several, none with more rows, or transactions, than that: each is about a part of the keys, or about
+    none."""
+    pages = []
+    start, rows = adopted.start, adopted.rows
+    bare = adopted._replace(rows=(), committed=(), refused=())
+    while len(rows) > items_max:
+        stop = rows[items_max][0]
+        pages.append(bare._replace(start=start, stop=stop, rows=rows[:items_max]))
+        start, rows = stop, rows[items_max:]
+    pages.append(bare._replace(start=start, rows=rows))
+    nowhere = bare._replace(start=adopted.start, stop=adopted.start)
+    for place in range(0, len(adopted.committed), items_max):
+        pages.append(nowhere._replace(committed=adopted.committed[place : place + items_max]))
+    for place in range(0, len(adopted.refused), items_max):
+        pages.append(nowhere._replace(refused=adopted.refused[place : place + items_max]))
+    return pages
+
+
 def take_in(participant: Participant, adopted: Adopted) -> None:
     """The keys as they are; what was here of them from an earlier time goes."""
     cells = participant.cells
-    cells.drop(adopted.start, adopted.stop)
-    for key, versions in adopted.rows:
-        chain: Version | None = None
-        for ts, row in reversed(versions):
-            chain = (ts, row, chain)
-        if chain is not None:
-            cells.place(key, chain)
+    if adopted.start != adopted.stop:
+        cells.drop(adopted.start, adopted.stop)
+        for key, versions in adopted.rows:
+            chain: Version | None = None
+            for ts, row in reversed(versions):
+                chain = (ts, row, chain)
+            if chain is not None:
+                cells.place(key, chain)
+                if isinstance(cells, StoredCells):
+                    cells.touched[key] = 0
+    journal = participant.journal
     for tx_id, start, commit_ts in adopted.committed:
-        participant.committed.setdefault(tx_id, (start, commit_ts))
+        if participant.committed.setdefault(tx_id, (start, commit_ts)) == (start, commit_ts) and journal is not None:
+            journal.memory.append((tx_id, start, commit_ts))
     for tx_id, start in adopted.refused:
         participant.note_refusal((tx_id, start))
     participant.forgotten_ts = max(participant.forgotten_ts, adopted.forgotten_ts)
     cells.horizon = max(cells.horizon, adopted.horizon)
+    if journal is not None:
+        journal.adopted(participant.last_lsn, adopted.stored[0])
+        _take_bases(participant, adopted)
+
+
+def _take_bases(participant: Participant, adopted: Adopted) -> None:
+    """At a restart: what the store had of keys when they came, or has since by checkpoints of this log."""
+    cells = participant.cells
+    for key, base in participant.bases.items():
+        if adopted.start <= key and (adopted.stop is None or key < adopted.stop):
+            if key in cells.chains:
+                cells.drop(key, key + b"\0")
+            cells.place(key, base)

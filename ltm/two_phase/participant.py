@@ -20,8 +20,9 @@ from functools import partial
 from ...changetables.types import Row
 from ..machine import Host, Outputs, WhenDurable
 from . import hand_over
-from .cells import Cells
+from .cells import Cells, Version
 from .holds import CONTRIBUTION, LOOK_UP, WRITE, Bounds, Claim, Holds
+from .journal import Journal
 from .marks import RAISE_MAX, Marks
 from .messages import (
     ABORTED,
@@ -108,6 +109,7 @@ class _Part:
         "claim",
         "coordinator",
         "decided",
+        "first_lsn",
         "incarnation",
         "logs",
         "looked_up",
@@ -135,7 +137,9 @@ class _Part:
         #: The highest version that the transaction was shown.
         self.seen_ts = 0
         self.min_ts = 0
+        #: What must be durable before the vote or the decision is told; and where the vote is in the log.
         self.vote_lsn = 0
+        self.first_lsn = 0
         self.at = 0
         self.catalog_version = 0
         self.logs: tuple[str, ...] = ()
@@ -171,6 +175,10 @@ class Participant:
         self.cells = Cells()
         self.holds = Holds()
         self.marks = Marks()
+        #: What must outlive the log, where a store has the rows; None: nothing does, the log is kept.
+        self.journal: Journal | None = None
+        #: At a restart: what the store has of keys that are in the log, before what is there is replayed.
+        self.bases: dict[bytes, Version] = {}
         #: Whether the only participant's vote is the commit. Not where somebody else makes commits visible.
         self.one_phase = True
         self.incarnation = 0
@@ -208,9 +216,15 @@ class Participant:
     def start(self, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
         self._now_ms = now_ms
         self.incarnation = incarnation
-        self._lsn = self._durable_lsn = getattr(disk, "last_lsn", len(disk))
+        last_lsn = self._durable_lsn = getattr(disk, "last_lsn", len(disk))
+        for key, base in self.bases.items():
+            self.cells.place(key, base)
+        # While it is replayed, the place of a record is the last one.
+        self._lsn = last_lsn - len(disk)
         for record in disk:
+            self._lsn += 1
             self._replay(record)
+        self.bases = {}
         # Nobody can be asked to vote for what was only held: it is gone.
         self.host.probe(RECOVERED)
         self._ask_for_floor()
@@ -312,10 +326,12 @@ class Participant:
     def _replay(self, record: object) -> None:
         match record:
             case Committed():
-                self._apply(record.writes, record.refreshes, record.commit_ts, record.at)
+                self._apply_again(record.writes, record.refreshes, record.commit_ts, record.at)
                 attempt, commit_ts = record.attempt, record.commit_ts
                 for tx_id in (attempt[0], *record.members):
                     self.committed[tx_id] = (attempt[1], commit_ts)
+                if self.journal is not None:
+                    self.journal.committed(attempt, (attempt[0], *record.members), self._lsn, commit_ts)
                 self.host.note(
                     "committed",
                     attempt,
@@ -332,8 +348,8 @@ class Participant:
                 self._restore(record)
             case Decided():
                 part = self.parts.get(record.attempt)
-                if part is not None:
-                    self._settle(record.attempt, part, record.commit_ts)
+                if part is not None and part.decided is None:
+                    self._settle(record.attempt, part, record.commit_ts, again=True)
                     if record.commit_ts:
                         self._note_commit(record.attempt, part)
             case Refusal():
@@ -356,6 +372,7 @@ class Participant:
         part.min_ts, part.logs, part.at = record.min_ts, record.logs, record.at
         part.writes, part.refreshes, part.catalog_version = record.writes, record.refreshes, record.catalog_version
         part.looked_up, part.looked_up_ranges = record.looked_up, record.looked_up_ranges
+        part.first_lsn = self._lsn
         self._enter(record.attempt, part, record.members)
 
     def _enter(self, attempt: Attempt, part: _Part, members: tuple[TxId, ...]) -> None:
@@ -474,7 +491,8 @@ class Participant:
     def _tell(self, part: _Part, ask: Ask) -> None:
         """All is held: what is newest now stays so until the decision."""
         self.host.probe(ANSWERING)
-        seen_ts = part.seen_ts
+        # Of what was deleted below the horizon, nothing may be left to tell that it was (rule H3).
+        seen_ts = max(part.seen_ts, self.cells.horizon)
         rows: list[Row | None] = []
         self.cells.load(ask.writes, ask.keys, ask.seen)
         chains = self.cells.chains
@@ -499,6 +517,8 @@ class Participant:
     def _has_changed(self, ask: Ask) -> bool:
         """Whether something that was read at the snapshot has a newer version (rule V9)."""
         cells, snapshot = self.cells, ask.snapshot
+        if snapshot < cells.horizon:
+            return True  # that something was deleted since may be forgotten
         return any(cells.newest(key)[0] > snapshot for key in ask.seen) or any(
             cells.changed_since(start, stop, snapshot) for start, stop, _, _ in ask.seen_ranges
         )
@@ -599,7 +619,7 @@ class Participant:
         part.looked_up, part.looked_up_ranges = _looked_up(part)
         part.claim.voted = True
         if prepare.logs == (self.log,) and self.one_phase:
-            part.vote_lsn = self._visible_lsn = self._log_record(
+            part.vote_lsn = part.first_lsn = self._visible_lsn = self._log_record(
                 Committed(
                     attempt, min_ts, prepare.catalog_version, part.writes, part.refreshes, part.at, prepare.members
                 )
@@ -609,21 +629,7 @@ class Participant:
             self._unnoted.append((part.vote_lsn, attempt, part))
             self._when_durable(part.vote_lsn, part.coordinator, Vote(attempt, self.log, min_ts))
             return
-        part.vote_lsn = self._log_record(
-            Voted(
-                attempt,
-                part.claim.age[0],
-                min_ts,
-                prepare.catalog_version,
-                prepare.logs,
-                part.writes,
-                part.refreshes,
-                part.looked_up,
-                part.looked_up_ranges,
-                part.at,
-                prepare.members,
-            )
-        )
+        part.vote_lsn = part.first_lsn = self._log_record(voted(attempt, part))
         self.host.probe(AFTER_VOTE)
         self._when_durable(part.vote_lsn, part.coordinator, Vote(attempt, self.log, min_ts))
         self._timers.append((self._now_ms + DECISION_MS_MAX, ("decision", attempt)))
@@ -666,6 +672,8 @@ class Participant:
         if start > self._refused.get(tx_id, 0):
             self._refused[tx_id] = start
             self._refused_lsn[tx_id] = lsn
+            if self.journal is not None:
+                self.journal.refused(attempt)
 
     def _hold_ended(self, attempt: Attempt, part: _Part) -> None:
         if not part.min_ts:
@@ -726,13 +734,16 @@ class Participant:
         self._timers.append((self._now_ms + SETTLED_MS_MAX, ("settled", attempt)))
         self.host.probe(AFTER_APPLY)
 
-    def _settle(self, attempt: Attempt, part: _Part, commit_ts: int) -> None:
+    def _settle(self, attempt: Attempt, part: _Part, commit_ts: int, again: bool = False) -> None:
         """Make a decision known: rows are visible, what was looked up is marked (rule H2), holds end."""
         part.decided = commit_ts
         if commit_ts:
-            self._apply(part.writes, part.refreshes, commit_ts, part.at)
+            apply = self._apply_again if again else self._apply
+            apply(part.writes, part.refreshes, commit_ts, part.at)
             for tx_id in part.tx_ids:
                 self.committed[tx_id] = (attempt[1], commit_ts)
+            if self.journal is not None:
+                self.journal.committed(attempt, part.tx_ids, part.first_lsn, commit_ts, part)
             self._mark_looked_up(part, commit_ts)
         self._leave(attempt, part)
         self._release(attempt)
@@ -749,6 +760,16 @@ class Participant:
             cells.put(key, commit_ts, new)
         for refresh in refreshes:
             cells.add(refresh[1], at or commit_ts, partial(refresh_row, refresh))
+
+    def _apply_again(
+        self, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh], commit_ts: int, at: int
+    ) -> None:
+        """At a restart: only what is not in the store."""
+        if self.journal is not None:
+            stored = self.journal.stored
+            writes = [write for write in writes if commit_ts > stored.of(write[0])]
+            refreshes = [refresh for refresh in refreshes if (at or commit_ts) > stored.of(refresh[1])]
+        self._apply(writes, refreshes, commit_ts, at)
 
     def _drop(self, attempt: Attempt) -> None:
         """Nobody will ask for this attempt any more."""
@@ -975,6 +996,42 @@ class Participant:
         """Somebody will read at it, or above."""
         return self._newest_ts
 
+    # -- what a store may have (`journal`)
+
+    def lowest_undecided(self) -> int:
+        """Nothing that is not decided yet will have a version below it; FOREVER if there is nothing."""
+        return min(
+            (part.at or part.min_ts for part in self.parts.values() if part.min_ts and part.decided is None),
+            default=FOREVER,
+        )
+
+    def final_ts(self) -> dict[bytes, int]:
+        """By table: the versions above it may change yet, whatever the floor is."""
+        return {}
+
+    def followed_ts(self) -> int:
+        """The records of commits above it are needed, whatever the store has."""
+        return FOREVER
+
+    def to_keep(self) -> object:
+        """What else must outlive the log."""
+        return None
+
+    def keep(self, kept: object) -> None:
+        """At a restart."""
+
+    @property
+    def newest_ts(self) -> int:
+        return self._newest_ts
+
+    @property
+    def has_readers(self) -> bool:
+        return bool(self._readers)
+
+    def reads(self) -> Iterable[Read]:
+        """Those that wait."""
+        return (reader.message for reader in self._readers.values())
+
     def _forget_versions(self, horizon: int) -> None:
         """With versions, rows that are gone are forgotten: the floor keeps those below from coming back (rule H3)."""
         if horizon > self.cells.horizon:
@@ -997,6 +1054,23 @@ class Participant:
             for known in (self.committed, self._refused, self._refused_lsn):
                 for tx_id in [tx_id for tx_id in known if tx_id[1] <= before and tx_id not in kept]:
                     del known[tx_id]
+
+
+def voted(attempt: Attempt, part: _Part) -> Voted:
+    """The record of a vote."""
+    return Voted(
+        attempt,
+        part.claim.age[0],
+        part.min_ts,
+        part.catalog_version,
+        part.logs,
+        part.writes,
+        part.refreshes,
+        part.looked_up,
+        part.looked_up_ranges,
+        part.at,
+        part.tx_ids[1:],
+    )
 
 
 def _lowest_above(highest: int, start: int) -> int:

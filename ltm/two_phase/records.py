@@ -18,6 +18,8 @@ from .messages import Attempt, Refresh, TxId
 
 #: (key, old row, new row): together they are the base change tables.
 LoggedWrite = tuple[bytes, Row | None, Row | None]
+#: A timestamp, and others for some tables (`journal.Stored`).
+StoredTo = tuple[int, tuple[tuple[bytes, int], ...]]
 
 
 class Committed(NamedTuple):
@@ -60,7 +62,9 @@ class Forgotten(NamedTuple):
 
 class Adopted(NamedTuple):
     """`rows` are keys with their versions, newest first; `stop` None: no end. What was decided at or below
-    `forgotten_ts` may be missing, and versions that only readers below `horizon` see."""
+    `forgotten_ts` may be missing, and versions that only readers below `horizon` see. What is not among the rows is in
+    the store up to `stored`, if there is one; `before` is up to where the log that adopts the keys had stored
+    what it had then."""
 
     start: bytes
     stop: bytes | None
@@ -69,6 +73,8 @@ class Adopted(NamedTuple):
     refused: tuple[tuple[TxId, int], ...]
     forgotten_ts: int
     horizon: int
+    stored: StoredTo = (0, ())
+    before: StoredTo = (0, ())
 
 
 Record = Committed | Voted | Refusal | Decided | Forgotten | Adopted

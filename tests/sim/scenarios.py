@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cluster, commit, toy, views, views_cluster
+from . import cluster, commit, stored, toy, views, views_cluster
 from .scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -14,6 +14,7 @@ SCENARIOS: dict[str, Scenario] = {
         *cluster.SCENARIOS,
         *views.SCENARIOS,
         *views_cluster.SCENARIOS,
+        *stored.SCENARIOS,
     )
 }
 DEFAULT = commit.SCENARIO.name

@@ -1,0 +1,136 @@
+"""Requests that wait for rows from the store: what is asked for, in which order they go on, and what is not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from viewtide.ltm.cluster import loading
+from viewtide.ltm.cluster.loading import Load, Loader
+from viewtide.ltm.cluster.settings import StoreSettings
+from viewtide.ltm.cluster.store_messages import NEWEST, LoadedCells
+from viewtide.ltm.machine import PlainHost
+from viewtide.ltm.two_phase.cells import ABSENT
+from viewtide.ltm.two_phase.messages import Ask, Decide, Prepare, Read
+from viewtide.ltm.two_phase.participant import Participant
+from viewtide.ltm.two_phase.stored_cells import StoredCells
+
+KEY, OTHER = b"\0\0\0\x01a", b"\0\0\0\x01b"
+WHOLE = (b"\0\0\0\x01", b"\0\0\0\x02")
+ATTEMPT = ((1, 10), 10)
+
+
+class Bench:
+    """A loader, what it asked the store, and what went on."""
+
+    def __init__(self) -> None:
+        self.machine = Participant(PlainHost("ltm-1"), "ltm-1", "oracle", lambda refresh, row: row)
+        self.cells = self.machine.cells = StoredCells()
+        self.asked: list[tuple[Load, Callable[[LoadedCells], None]]] = []
+        self.passed: list[object] = []
+        self.loader = Loader(PlainHost("ltm-1"), self.machine, StoreSettings(keys_max=0), self._ask, self._again)
+
+    def _ask(self, load: Load, then: Callable[[LoadedCells], None]) -> None:
+        self.asked.append((load, then))
+
+    def _again(self, sender: str, message: object) -> None:
+        self.come(message)
+
+    def come(self, message: object) -> None:
+        if self.loader.may_pass("coordinator", message, 0):
+            self.passed.append(message)
+
+    def answer(self, *rows: tuple[int, tuple[object, ...] | None] | None, last: bytes | None = None) -> Load:
+        load, then = self.asked.pop(0)
+        then(LoadedCells(1, rows, (), (last,) * len(load.tables)))  # type: ignore[arg-type]
+        return load
+
+
+def ask(*keys: bytes) -> Ask:
+    return Ask(ATTEMPT, 1, 10, 1, 0, keys)
+
+
+def test_a_request_waits_for_its_keys_and_what_comes_later_for_the_attempt_waits_behind() -> None:
+    bench = Bench()
+    prepare = Prepare(ATTEMPT, 10, 1, 0, 1, ("ltm-1",), ((KEY, (1,)),), ())
+    for message in (ask(KEY), prepare, Decide(ATTEMPT, 0)):
+        bench.come(message)
+    assert bench.passed == []
+    load = bench.answer((5, (7,)), last=KEY)
+    assert (load.keys, load.at, load.tables) == ((KEY,), NEWEST, (WHOLE,))
+    assert bench.passed == [ask(KEY), prepare, Decide(ATTEMPT, 0)]
+    assert bench.cells.newest(KEY) == (5, (7,), None)
+    # Above the last key of the table in the store there is nothing: that needs no further question.
+    bench.come(ask(OTHER))
+    assert bench.passed[-1] == ask(OTHER) and not bench.asked
+
+
+def test_absent_keys_are_known_to_be_absent() -> None:
+    bench = Bench()
+    bench.come(ask(KEY))
+    bench.answer(None, last=OTHER)
+    assert bench.cells.chains == {KEY: ABSENT}
+    bench.come(ask(KEY))
+    assert len(bench.passed) == 2 and not bench.asked
+
+
+def test_a_reader_below_the_newest_version_asks_for_what_it_sees() -> None:
+    bench = Bench()
+    read = Read(1, 20, 1, (KEY,))
+    bench.come(read)
+    bench.answer((50, (2,)), last=OTHER)
+    assert bench.passed == []
+    load = bench.answer((15, (1,)))
+    assert (load.at, load.keys) == (20, (KEY,))
+    assert bench.passed == [read]
+    assert bench.cells.at(KEY, 20) == (15, (1,), None)
+
+
+def test_a_range_is_loaded_page_by_page() -> None:
+    bench = Bench()
+    read = Read(1, 20, 1, (), ((*WHOLE, 0, False),))
+    bench.come(read)
+    load, then = bench.asked.pop()
+    assert load.ranges == (WHOLE,)
+    then(LoadedCells(1, (), ((((KEY, 5, (1,)),), KEY + b"\0"),)))
+    load, then = bench.asked.pop()
+    assert load.ranges == ((KEY + b"\0", WHOLE[1]),) and bench.passed == []
+    then(LoadedCells(2, (), ((((OTHER, 5, (2,)),), WHOLE[1]),)))
+    assert bench.passed == [read]
+
+
+def test_what_was_asked_before_keys_were_forgotten_is_not_believed() -> None:
+    """Meanwhile the key was loaded, changed, saved and forgotten: what comes now is from before."""
+    bench = Bench()
+    bench.come(ask(KEY))
+    bench.cells.learn(KEY, (5, (1,), None))
+    bench.cells.put(KEY, 9, (2,))
+    bench.cells.touched.clear()
+    assert bench.cells.evict(0, lambda key: False) == 1
+    bench.answer((5, (1,)))
+    assert bench.passed == [] and KEY not in bench.cells.chains
+    bench.answer((9, (2,)), last=KEY)
+    assert bench.cells.newest(KEY) == (9, (2,), None) and len(bench.passed) == 1
+
+
+def test_keys_that_somebody_waits_for_are_not_forgotten() -> None:
+    bench = Bench()
+    bench.cells.learn(KEY, (5, (1,), None))
+    bench.cells.learn(OTHER, (5, (1,), None))
+    bench.come(Ask(ATTEMPT, 1, 10, 1, 0, (KEY, b"\0\0\0\x01c")))
+    bench.loader.evict()
+    assert list(bench.cells.chains) == [KEY]
+
+
+def test_who_waits_too_long_is_forgotten_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr(loading, "WAITING_MAX", 1)
+    bench.come(ask(KEY))
+    assert bench.loader.is_full
+    bench.loader.forget_old(loading.WAITING_MS_MAX + 1)
+    assert not bench.loader.is_full
+    bench.answer((5, (1,)), last=KEY)
+    assert bench.passed == []
+    bench.come(ask(KEY))
+    assert bench.passed == [ask(KEY)]

@@ -1,0 +1,69 @@
+"""The cluster on a shared store in the simulator, in the size that every run of the tests can pay for. More: `python -m
+tests.sim --scenario stored --seeds 10000`, and the same with stored-crashes, stored-late and stored-views."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.sim import runner, stored
+from tests.sim.scenario import Mutant, Scenario, run_seed
+from tests.sim.scenarios import SCENARIOS
+
+#: Seeds of the drawn scenarios, and of each directed one.
+SEEDS = 30
+SEEDS_CRASHES = 24
+SEEDS_DIRECTED = 3
+SEEDS_FAST = 2
+#: Those that went wrong once. 35: a view manager asked a process that did not answer for the log any more.
+SEEDS_VIEWS_KEPT = (35,)
+
+#: What only a patch that does not fit any more raises: such a mutant proves nothing.
+STALE = re.compile(r"raised (TypeError|AttributeError|NameError)")
+
+
+def test_some_seeds_of_the_cluster_on_a_store_hold() -> None:
+    assert [run_seed(stored.SCENARIO, seed).violation for seed in range(SEEDS_FAST)] == [None] * SEEDS_FAST
+
+
+@pytest.mark.parametrize("seed", SEEDS_VIEWS_KEPT)
+def test_seeds_that_went_wrong_once_hold(seed: int) -> None:
+    assert run_seed(stored.SCENARIO_VIEWS, seed).violation is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", (stored.SCENARIO, stored.SCENARIO_VIEWS), ids=lambda scenario: scenario.name)
+def test_many_seeds_of_the_cluster_on_a_store_hold(scenario: Scenario) -> None:
+    totals = runner.run_many(scenario.name, 0, SEEDS, jobs=2)
+    assert totals.violations == []
+    least = {name: count * SEEDS for name, count in scenario.traffic_min.items()}
+    assert {name: totals.result.traffic[name] >= count for name, count in least.items()} == dict.fromkeys(least, True)
+
+
+@pytest.mark.slow
+def test_whoever_dies_at_any_named_point_of_saving_and_loading_does_no_harm() -> None:
+    totals = runner.run_many(stored.CRASHES, 0, SEEDS_CRASHES, jobs=2, twice_every=0)
+    assert totals.violations == []
+    hits = totals.result.crash_points
+    assert {name: hits[name] for name in stored.CRASH_POINTS if hits[name] < runner.CRASH_POINT_HITS_MIN} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", stored.DIRECTED, ids=lambda scenario: scenario.name)
+def test_the_directed_scenarios_hold(scenario: Scenario) -> None:
+    totals = runner.run_many(scenario.name, 0, SEEDS_DIRECTED, twice_every=0)
+    assert totals.violations == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", stored.SCENARIO.mutants, ids=lambda mutant: mutant.name)
+def test_every_known_bad_variant_is_caught(mutant: Mutant) -> None:
+    directed = SCENARIOS[mutant.scenario] if mutant.scenario else stored.SCENARIO
+    found = None
+    for seed in range(mutant.seeds_max):
+        found = run_seed(directed, seed, mutant=mutant).violation
+        if found is not None:
+            break
+    assert found is not None, f"not caught by {mutant.seeds_max} seeds"
+    assert not STALE.search(str(found)), found
