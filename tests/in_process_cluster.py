@@ -178,7 +178,7 @@ class InProcessCluster:
         if isinstance(question, Submit):
             name = question.tx_id
         else:
-            name = next(self._numbers)
+            name = question.number or next(self._numbers)
             question = question._replace(number=name)
         self._open[name] = (to, question, future)
         self._post(to, CALLER, question)

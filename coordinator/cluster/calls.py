@@ -48,7 +48,7 @@ class Calls:
         return len(self._open)
 
     def ask(self, to: str, question: object) -> Future[Any]:
-        """`question` is a Submit, or has a number, which is replaced; the answer has the same number."""
+        """`question` is a Submit, or has a number, the same as its answer: its own, or 0 for one that it gets here."""
         if self._closed:
             raise InterfaceError("the process has ended")
         if len(self._open) + len(self._asked) >= CALLS_MAX:
@@ -65,6 +65,8 @@ class Calls:
             call = self._asked.popleft()
             if isinstance(call.question, Submit):
                 name: object = call.question.tx_id
+            elif call.question.number:
+                name = call.question.number
             else:
                 self._number += 1
                 name = self._number

@@ -6,6 +6,7 @@ a catalog is stored.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,11 @@ from .requests import Requests
 #: A change of the catalog waits for all votes by earlier ones, perhaps until another LTM has taken over.
 CHANGE_MS_MAX = 60_000
 FETCH_MS_MAX = 20_000
+
+
+def new_number() -> int:
+    """One that nobody else has: the leader remembers changes by theirs."""
+    return secrets.randbits(61) | 1
 
 
 class CatalogFollower:
@@ -105,7 +111,7 @@ class CatalogFollower:
         changed = change(tables.catalog)
         stored = replace(changed, tables={**changed.tables, STEPS: TABLE})
         give_up = time.monotonic() + CHANGE_MS_MAX / 1000
-        answer = self._requests.ask(ChangeCatalog(0, version, pack_catalog(stored)), CatalogChanged, give_up)
+        answer = self._requests.ask(ChangeCatalog(new_number(), version, pack_catalog(stored)), CatalogChanged, give_up)
         if answer.error == OTHER_BASE:
             raise CatalogMoved("another process changes tables and views, too", hint="try again")
         if answer.error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
 
 from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.catalogs import Catalogs, Stored, pack_catalog
@@ -244,10 +243,9 @@ class ClusterCoordinator:
     def _about_catalog(self, sender: str, message: ChangeCatalog | CatalogChanged | FetchCatalog) -> None:
         match message:
             case ChangeCatalog(number):
-                own = _number_for_all(sender, number)
-                if own not in self._changes and len(self._changes) < WAITING_MAX:
-                    self._changes[own] = (sender, message)
-                    self._ask_for_change(own)
+                if number not in self._changes and len(self._changes) < WAITING_MAX:
+                    self._changes[number] = (sender, message)
+                    self._ask_for_change(number)
             case CatalogChanged(number):
                 if number in self._changes:
                     self._changed[number] = message
@@ -263,7 +261,7 @@ class ClusterCoordinator:
 
     def _ask_for_change(self, number: int) -> None:
         if number in self._changes:
-            self._to_leader(self._changes[number][1]._replace(number=number))
+            self._to_leader(self._changes[number][1])
             self._timers.append((self._now_ms + CHANGE_MS, ("change", number)))
 
     def _answer_change(self, number: int) -> None:
@@ -273,8 +271,7 @@ class ClusterCoordinator:
             self.keeper.read(CATALOG)
             return
         del self._changed[number]
-        client, change = self._changes.pop(number)
-        self._send.append((client, answer._replace(number=change.number)))
+        self._send.append((self._changes.pop(number)[0], answer))
 
     def _tell_catalog(self, key: tuple[str, int]) -> None:
         if self._fetching.pop(key, None) is not None:
@@ -304,9 +301,3 @@ class ClusterCoordinator:
         node = self.keeper.nodes[LEADER]
         if node is not None:
             self._send.append((node.data.decode(), message))
-
-
-def _number_for_all(client: str, number: int) -> int:
-    """Clients count for themselves; the leader remembers what was asked for by numbers that nobody else has. Whichever
-    coordinator is asked, it is the same."""
-    return int.from_bytes(blake2b(f"{client} {number}".encode(), digest_size=7).digest(), "big")

@@ -41,8 +41,8 @@ class Asking(Protocol):
     """Where the machines of this process run."""
 
     def ask(self, to: str, question: object) -> Future[object]:
-        """From any thread. `question` is a Submit, or has a number, which is replaced. It is asked again until it is
-        answered; a future that is cancelled is forgotten."""
+        """From any thread. `question` is a Submit, or has a number; 0 is replaced by one of this process. It is asked
+        again until it is answered; a future that is cancelled is forgotten."""
 
 
 class Requests:

@@ -150,9 +150,8 @@ class Done(NamedTuple):
 
 class ChangeCatalog(NamedTuple):
     """The catalog `data` (`catalogs.pack_catalog`) in the place of the version `base_version`, 0 if there was none: to
-    a coordinator, which passes it on to whoever leads until it is answered by `CatalogChanged`. `number` is the
-    client's own, whose name tells it from those of others: a change that is asked for again is not made again. The new
-    version is higher, and no more."""
+    a coordinator, which passes it on to whoever leads until it is answered by `CatalogChanged`. `number` is one that
+    nobody else has: a change that is asked for again is not made again. The new version is higher, and no more."""
 
     number: int
     base_version: int
