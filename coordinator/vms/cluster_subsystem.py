@@ -213,7 +213,7 @@ class FeedingParticipant(Participant):
 
     def final_ts(self) -> dict[bytes, int]:
         """A step writes the rows of its views at W1: they are final up to the published watermark."""
-        return self.history.final_ts()
+        return {**super().final_ts(), **self.history.final_ts()}
 
     def followed_ts(self) -> int:
         """What the views are made from is needed until all of them have passed it."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from ...changetables.errors import DataError
+from ...changetables.keys import TABLE_PREFIX_BYTES
 from ...changetables.refresh import Contribution
 from ...changetables.types import Row
 from .. import codec
@@ -144,6 +145,18 @@ class Catalogs:
         """The newest catalog that is open, compiled."""
         opened = self.opened
         return None if opened is None else tables_of(opened.data)
+
+    def unfinished(self) -> frozenset[bytes]:
+        """The first bytes of the keys of views, pending ones included, whose rows may be written at timestamps that
+        have passed: their contents are being computed, or they are deferred."""
+        if not self.stored.entries:
+            return frozenset()
+        views = tables_of(self.stored.entries[-1].data).views_by_id
+        return frozenset(
+            view_id.to_bytes(TABLE_PREFIX_BYTES, "big")
+            for view_id, rows in views.items()
+            if not rows.view.ready_ts or rows.view.deferred
+        )
 
     def tables_at(self, ts: int) -> Tables | None:
         """The catalog of a timestamp; None if that is too long ago, or before the first one."""

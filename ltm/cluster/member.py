@@ -614,9 +614,20 @@ class Member:
         if self._now_ms >= hosted.next_evict_ms:
             hosted.next_evict_ms = self._now_ms + self._store.evict_ms
             hosted.loader.evict()
-        if hosted.saver.target is None and hosted.open and self._now_ms >= hosted.next_save_ms:
+        if self._knows_unfinished(hosted.saver.machine) and self._is_time_to_save(hosted, hosted.saver):
             hosted.next_save_ms = self._now_ms + self._store.checkpoint_ms
             self._save(hosted, hosted.saver)
+
+    def _is_time_to_save(self, hosted: Hosted, saver: Saver) -> bool:
+        return saver.target is None and hosted.open and self._now_ms >= hosted.next_save_ms
+
+    def _knows_unfinished(self, machine: Participant) -> bool:
+        """Whether it is known which rows are not final yet. Of a view that is made at S, some may come at S: nothing of
+        it goes to the store meanwhile, and nothing up to S before the view is known."""
+        if self.catalogs.version < self.map.catalog:
+            return False
+        machine.unfinished = self.catalogs.unfinished()
+        return True
 
     def _save(self, hosted: Hosted, saver: Saver) -> None:
         """Begin a checkpoint. Nothing leaves before what it shows is durable in the log."""
@@ -685,6 +696,8 @@ class Member:
         if self._store is None or move.number in self._flushed:
             return True
         if journal is None or not isinstance(cells, StoredCells) or move.number in self._flushing:
+            return False
+        if not self._knows_unfinished(machine):
             return False
         self._flushing.add(move.number)
         # Nobody changes anything there any more: all is final, but in deferred views.

@@ -177,6 +177,8 @@ class Participant:
         self.marks = Marks()
         #: What must outlive the log, where a store has the rows; None: nothing does, the log is kept.
         self.journal: Journal | None = None
+        #: Tables, by the first bytes of their keys, whose rows may be written at timestamps that have passed.
+        self.unfinished: frozenset[bytes] = frozenset()
         #: At a restart: what the store has of keys that are in the log, before what is there is replayed.
         self.bases: dict[bytes, Version] = {}
         #: Whether the only participant's vote is the commit. Not where somebody else makes commits visible.
@@ -1007,7 +1009,7 @@ class Participant:
 
     def final_ts(self) -> dict[bytes, int]:
         """By table: the versions above it may change yet, whatever the floor is."""
-        return {}
+        return dict.fromkeys(self.unfinished, 0)
 
     def followed_ts(self) -> int:
         """The records of commits above it are needed, whatever the store has."""

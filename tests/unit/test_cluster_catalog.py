@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.sim import cluster
 from tests.sim.process import Host, Outputs
@@ -199,3 +200,15 @@ def test_a_stored_catalog_is_read_as_it_was_written() -> None:
     for number in range(5, 12):
         stored = stored.open(number * 10).begin(number, number, b"x")
     assert [entry.version for entry in stored.entries] == [8, 9, 10, 11]
+
+
+def test_rows_of_views_that_are_made_or_deferred_are_not_final() -> None:
+    """What goes to the store is never changed again: rows of a view whose contents come at S wait until it is ready."""
+    catalog = tables().catalog
+    made = replace(catalog.views["bank"], ready_ts=0)
+    deferred = {view.id for view in catalog.views.values() if view.deferred}
+    known = Catalogs()
+    assert known.unfinished() == frozenset()
+    known.adopt(Stored().begin(1, 1, pack_catalog(catalog.with_view(made))))
+    found = {int.from_bytes(prefix, "big") for prefix in known.unfinished()}
+    assert found == {made.id, *deferred}
