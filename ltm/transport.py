@@ -5,9 +5,12 @@ but `poll`, and no thread of its own stands between a message and its reader: th
 all that has arrived, and flushes once. All messages for one peer leave together (`batches`).
 
 What is bounded: a message and a batch in bytes, a batch in messages, the batches that wait for one peer in ZeroMQ, and
-the one that waits here. When all of that is full, `send` and `reply` return False: the caller says `Busy`. Without
-ZeroMQ's own limit on the number of frames in a message it is not bounded what somebody who speaks ZMTP sends without
-ever ending a message; so whoever is not on this machine needs a key.
+the one that waits here. When all of that is full, `send` and `reply` return False: the caller says `Busy`.
+
+What is not: ZeroMQ keeps a message until its last frame has come, and has no limit for the number of frames. Somebody
+who gets through the handshake and sends frames without ever ending a message fills the memory (200 MB of them take 180
+MB). Without keys that is whoever can use this machine, with keys whoever is on the list: a limit for the memory of the
+process, from outside, is the only help.
 
 Without keys a hub talks only to its own machine, unless that is asked for explicitly. With keys (CURVE), everybody is
 who his key says, by the allow-list, and a key that is taken off the list is refused from then on, also on connections

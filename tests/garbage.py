@@ -123,6 +123,7 @@ def _a_large_command(attacker: Attacker) -> None:
 
 
 def _many_frames_that_do_not_end(attacker: Attacker) -> None:
+    """Few enough on each connection: ZeroMQ has no limit for them (see `transport`)."""
     attacker.send(greeting(), ready(), bytes((1, 5, *b"hello")) * 5_000)
 
 
