@@ -26,9 +26,11 @@ from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.log_messages import LOGS
 from ...ltm.cluster.member import LifeOver
 from ...ltm.cluster.messages import node_of
+from ...ltm.cluster.store_messages import STORE
 from ...ltm.commit_log.elsewhere import LogSealed, LogsElsewhere
 from ...ltm.keys import CLIENT
 from ...ltm.machine import Machine, Outputs, WhenDurable
+from ...ltm.ports import Store
 from ...ltm.transport import Hub, Identity, Received
 from ...ltm.wire import decode, encode
 from .. import registered
@@ -38,6 +40,7 @@ from .calls import ANSWER_MS_MAX, Calls
 from .directory import LTM, Address, Directory
 from .log_service import LogService
 from .log_writers import InlineWriter, LogWriter, ThreadWriter
+from .store_service import StoreService
 from .zookeeper import ZooKeeper
 
 #: Without anything to do, a turn waits at most so long.
@@ -55,7 +58,7 @@ TICK_MS = 200
 ANY, ALL = "any.", "all."
 CALLS = ".calls"
 #: Names that no process may have: machines believe whoever has them.
-SERVICES = (zk.ZOOKEEPER, LOGS)
+SERVICES = (zk.ZOOKEEPER, LOGS, STORE)
 
 #: They are known to the wire because this module imports them.
 assert registered.MESSAGES
@@ -136,6 +139,7 @@ class Process:
         logs: LogsElsewhere | None,
         session_ms: int,
         clock: Clock | None = None,
+        store: Store | None = None,
     ) -> None:
         self.name = name
         self._roles = {role.name: role for role in roles}
@@ -149,6 +153,7 @@ class Process:
         self._machines: dict[str, _Running] = {}
         self._calls = Calls(self._wake)
         self._log_service = LogService(logs, self._put) if logs is not None else None
+        self._store_service = StoreService(store, self._put_from_store) if store is not None else None
         #: From other threads: who asked for it, by what name it comes, and the message.
         self._inbox: deque[tuple[_Running, str, object]] = deque()
         self._local: deque[tuple[str, str, object]] = deque()
@@ -181,6 +186,11 @@ class Process:
     def _put(self, caller: Hashable, message: object) -> None:
         assert isinstance(caller, _Running)
         self._inbox.append((caller, LOGS, message))
+        self._wake()
+
+    def _put_from_store(self, caller: Hashable, message: object) -> None:
+        assert isinstance(caller, _Running)
+        self._inbox.append((caller, STORE, message))
         self._wake()
 
     @property
@@ -228,6 +238,8 @@ class Process:
                 running.writer.close()
         if self._log_service is not None:
             self._log_service.close()
+        if self._store_service is not None:
+            self._store_service.close()
 
     def _turn(self) -> None:
         received = self._wait()
@@ -463,6 +475,9 @@ class Process:
         elif destination == LOGS:
             assert self._log_service is not None
             self._log_service.request(running, message)
+        elif destination == STORE:
+            assert self._store_service is not None, "machines keep rows in a store, and the process was given none"
+            self._store_service.request(running, message)
         else:
             for name in self._named(destination):
                 self._route(running.name, name, message)

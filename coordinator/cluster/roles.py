@@ -22,6 +22,7 @@ from ...ltm.cluster.messages import (
     Report,
     Split,
 )
+from ...ltm.cluster.settings import StoreSettings
 from ...ltm.key_range import Hosting, RangeMap
 from ...ltm.machine import Host
 from ...ltm.tables import Tables
@@ -76,14 +77,15 @@ _LEADER_TAKES = (
 _VIEW_MANAGER_TAKES = (Work, Changed, Marker, RowsAt, Outcome, NotHere)
 
 
-def ltm_roles(name: str, tables: Tables) -> tuple[Role, ...]:
-    """The LTM, a coordinator, and a candidate for leader, which schedules deferred views by that coordinator."""
+def ltm_roles(name: str, tables: Tables, store: StoreSettings | None = None) -> tuple[Role, ...]:
+    """The LTM, a coordinator, and a candidate for leader, which schedules deferred views by that coordinator. `store`:
+    rows are in a store that all LTM processes share, which the process is given, too."""
 
     def feeding(host: Host, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
         return FeedingParticipant(host, log, oracle, refresh, tables, ITEMS_MAX)
 
     def member(host: ProcessHost, birth: Birth) -> Member:
-        return Member(host, refresh_with(tables), feeding)
+        return Member(host, refresh_with(tables), feeding, store)
 
     def coordinator(host: ProcessHost, birth: Birth) -> ClusterCoordinator:
         return ClusterCoordinator(host, tables)

@@ -1,0 +1,73 @@
+"""The destination STORE: rows are written and loaded in threads, because both take long.
+
+Writes have a thread of their own: whoever waits for rows does not wait for a checkpoint. What fails is answered so, and
+asked again; damaged data is never answered with rows, however often it is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+from ...changetables.errors import Error
+from ...ltm.cluster import on_store
+from ...ltm.cluster.store_messages import Answer, LoadCells, Request, StoreFailed, WriteCells
+from ...ltm.ports import Store
+
+#: Requests that wait; more are not answered. Whoever asks asks again, and each is carried out once at a time.
+REQUESTS_MAX = 20_000
+
+_log = logging.getLogger("viewtide.store")
+
+_Item = tuple[Hashable, Request] | None
+
+
+class StoreService:
+    """`put` is called from its threads, with who asked and the answer. The store is closed by whoever opened it."""
+
+    def __init__(self, store: Store, put: Callable[[Hashable, object], None]) -> None:
+        self._store = store
+        self._put = put
+        self._lock = Lock()
+        self._pending: set[tuple[Hashable, int]] = set()
+        self._writes: SimpleQueue[_Item] = SimpleQueue()
+        self._loads: SimpleQueue[_Item] = SimpleQueue()
+        self._threads = [
+            Thread(target=self._run, args=(queue,), name=name, daemon=True)
+            for name, queue in (("store writes", self._writes), ("store loads", self._loads))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def request(self, caller: Hashable, message: object) -> None:
+        assert isinstance(message, WriteCells | LoadCells)
+        name = (caller, message.number)
+        with self._lock:
+            if name in self._pending or len(self._pending) >= REQUESTS_MAX:
+                return
+            self._pending.add(name)
+        (self._writes if isinstance(message, WriteCells) else self._loads).put((caller, message))
+
+    def close(self) -> None:
+        for queue in (self._writes, self._loads):
+            queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, queue: SimpleQueue[_Item]) -> None:
+        while (item := queue.get()) is not None:
+            caller, message = item
+            answer = self._answer(message)
+            with self._lock:
+                self._pending.discard((caller, message.number))
+            self._put(caller, answer)
+
+    def _answer(self, message: Request) -> Answer:
+        try:
+            answer = on_store.answer(self._store, message)
+        except (Error, OSError) as error:
+            answer = StoreFailed(message.number, str(error))
+            _log.error("%s", error, extra={"error": type(error).__name__})
+        return answer
