@@ -281,7 +281,7 @@ def _change_mode(engine: Engine, refresher: Refresher, view: View, refresh: str,
             needs = needed_indexes(kept, {name: ltm.tables.table(name) for name in kept.sources})
             earlier = _with_earlier(ltm, now, ts)
             changed = replace(now, refresh=refresh, scope=scope, reads=kept.reads, needs=needs, earlier=earlier)
-            return _in_order(catalog.with_view(changed)).without_unused()
+            return catalog.with_view(changed).in_order().without_unused()
 
         def published(catalog: Catalog, ts: int) -> list[Published]:
             names = [name for name in together if name in catalog.views and catalog.views[name].deferred]
@@ -295,19 +295,3 @@ def _with_earlier(ltm: Ltm, view: View, ts: int) -> tuple[Earlier, ...]:
     values = tuple(values.view.id for values in ltm.tables.views[view.name].values)
     oldest_ts = ltm.oldest_ts() or ts
     return (*(each for each in view.earlier if each.until > oldest_ts), Earlier(ts, view.deferred, values))
-
-
-def _in_order(catalog: Catalog) -> Catalog:
-    """Each view after those that it reads: new hidden views stand at the end."""
-    ordered: dict[str, View] = {}
-
-    def put(view: View) -> None:
-        for name in view.reads:
-            if name in catalog.views and name not in ordered:
-                put(catalog.views[name])
-        ordered[view.name] = view
-
-    for view in catalog.views.values():
-        if view.name not in ordered:
-            put(view)
-    return replace(catalog, views=ordered)

@@ -174,6 +174,21 @@ class Catalog:
                 catalog = catalog.without_view(view.name)
         return catalog._without_unneeded_indexes()
 
+    def in_order(self) -> Catalog:
+        """Each view after those that it reads: new hidden views stand at the end."""
+        ordered: dict[str, View] = {}
+
+        def put(view: View) -> None:
+            for name in view.reads:
+                if name in self.views and name not in ordered:
+                    put(self.views[name])
+            ordered[view.name] = view
+
+        for view in self.views.values():
+            if view.name not in ordered:
+                put(view)
+        return replace(self, views=ordered)
+
     def _next(
         self,
         *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from viewtide.changetables.keys import table_range
@@ -15,9 +15,8 @@ from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
 from viewtide.coordinator.cluster.requests import Requests
 from viewtide.coordinator.vms.cluster_leader import SchedulingLeader
-from viewtide.coordinator.vms.cluster_subsystem import FeedingParticipant, History
+from viewtide.coordinator.vms.cluster_subsystem import FeedingParticipant
 from viewtide.coordinator.vms.cluster_view_manager import ClusterViewManager
-from viewtide.coordinator.vms.groups import groups_of
 from viewtide.coordinator.vms.step_rows import with_steps
 from viewtide.database import Database
 from viewtide.ltm.catalog import Catalog
@@ -45,46 +44,6 @@ def first_map(ltms: int) -> RangeMap:
     names = [f"ltm-{place + 1}/1" for place in range(ltms)]
     logs = tuple(names[place % ltms] for place in range(len(starts)))
     return RangeMap(1, tuple(starts), logs, {}, 0, {name: Hosting(1, (name,)) for name in names})
-
-
-class FollowedCatalogs(CatalogFollower):
-    """The scheduler, the view managers and the histories of the LTMs get the new catalog, too."""
-
-    def __init__(self, requests: Requests, cluster: TestCluster) -> None:
-        super().__init__(requests)
-        self._cluster = cluster
-
-    def change(self, change: Callable[[Catalog], Catalog]) -> int:
-        ts = super().change(change)
-        self._cluster.swap(Tables(with_steps(self.tables.catalog), Horizon()))
-        return ts
-
-
-def _swap(tables: Tables, cluster: InProcessCluster) -> None:
-    for process in cluster.processes.values():
-        match process.machine:
-            case Member() as member:
-                for hosted in member.hosted.values():
-                    if isinstance(hosted.machine, FeedingParticipant):
-                        hosted.machine.history = _carried(hosted.machine.history, History(tables))
-            case SchedulingLeader() as leader:
-                scheduler = leader.scheduler
-                scheduler.tables = tables
-                scheduler._groups = {group.key: group for group in groups_of(tables)}
-                scheduler._levels = {key: len(group.levels()) for key, group in scheduler._groups.items()}
-                scheduler._scheduler.adopt(scheduler._groups.values())
-            case ClusterViewManager() as manager:
-                manager.tables = tables
-                manager._groups = {group.key: group for group in groups_of(tables)}
-
-
-def _carried(before: History, after: History) -> History:
-    for key in after._watermarks:
-        after._watermarks[key] = before._watermarks.get(key, after._watermarks[key])
-    for source_id in after._readers:
-        after._writes[source_id] = list(before._writes.get(source_id, ()))
-        after._refreshes[source_id] = list(before._refreshes.get(source_id, ()))
-    return after
 
 
 class TestCluster:
@@ -121,11 +80,7 @@ class TestCluster:
 
     def database(self, ltm: int = 1) -> Database:
         requests = Requests(self.cluster, f"ltm-{ltm}.coordinator")
-        return Database(ClusterNode(f"ltm-{ltm}", requests, FollowedCatalogs(requests, self), lambda: tuple(self.ltms)))
-
-    def swap(self, tables: Tables) -> None:
-        self.tables = tables
-        self.cluster.do(lambda: _swap(tables, self.cluster))
+        return Database(ClusterNode(f"ltm-{ltm}", requests, CatalogFollower(requests), lambda: tuple(self.ltms)))
 
     def kill(self, ltm: int) -> None:
         name = f"ltm-{ltm}"
@@ -140,7 +95,7 @@ class ClusterOfItsOwn(ClusterNode):
 
     def __init__(self, cluster: TestCluster) -> None:
         requests = Requests(cluster.cluster, "ltm-1.coordinator")
-        super().__init__("memory:", requests, FollowedCatalogs(requests, cluster), lambda: tuple(cluster.ltms))
+        super().__init__("memory:", requests, CatalogFollower(requests), lambda: tuple(cluster.ltms))
         self._cluster = cluster
 
     def close(self) -> None:

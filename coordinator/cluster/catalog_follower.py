@@ -15,7 +15,7 @@ from dataclasses import replace
 from ...changetables.errors import OperationalError, Unavailable
 from ...ltm.catalog import Catalog
 from ...ltm.cluster.catalogs import pack_catalog, unpack_catalog
-from ...ltm.cluster.messages import OTHER_BASE, CatalogChanged, CatalogIs, ChangeCatalog, FetchCatalog
+from ...ltm.cluster.messages import OTHER_BASE, UNFINISHED, CatalogChanged, CatalogIs, ChangeCatalog, FetchCatalog
 from ...ltm.tables import Tables
 from ...ltm.versions import Horizon
 from ..ports import CatalogMoved
@@ -112,7 +112,7 @@ class CatalogFollower:
         stored = replace(changed, tables={**changed.tables, STEPS: TABLE})
         give_up = time.monotonic() + CHANGE_MS_MAX / 1000
         answer = self._requests.ask(ChangeCatalog(new_number(), version, pack_catalog(stored)), CatalogChanged, give_up)
-        if answer.error == OTHER_BASE:
+        if answer.error in (OTHER_BASE, UNFINISHED):
             raise CatalogMoved("another process changes tables and views, too", hint="try again")
         if answer.error:
             raise OperationalError(f"the catalog was not changed: {answer.error}", hint="try again")

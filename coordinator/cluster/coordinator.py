@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ltm.cluster import zk_messages as zk
-from ...ltm.cluster.catalogs import Catalogs, Stored, pack_catalog
+from ...ltm.cluster.catalogs import Catalogs, pack_catalog
 from ...ltm.cluster.keeper import Keeper
 from ...ltm.cluster.member import ORACLE
 from ...ltm.cluster.messages import (
@@ -198,7 +198,7 @@ class ClusterCoordinator:
         if keeper.state == zk.LOST:
             keeper.connect()
         catalog, stored = keeper.nodes[CATALOG], keeper.nodes[MAP]
-        if catalog is not None and self.catalogs.adopt(Stored.unpack(catalog.data)):
+        if catalog is not None and self.catalogs.adopt_data(catalog.data):
             self._adopted_catalog()
         if stored is not None:
             self._adopt(RangeMap.unpack(stored.data))
@@ -280,7 +280,7 @@ class ClusterCoordinator:
             if opened is None:
                 told = CatalogIs(number, 0, 0, pack_catalog(self.inner.tables.catalog))
             else:
-                told = CatalogIs(number, opened.version, opened.ts, opened.data)
+                told = CatalogIs(number, opened.version, opened.ts, opened.data, self.catalogs.stored.pack())
             self._send.append((client, told))
 
     def _ask_scheduler(self, sender: str, message: WantGroup) -> None:

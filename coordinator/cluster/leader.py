@@ -34,6 +34,7 @@ from ...ltm.cluster.messages import (
     MAP,
     OTHER_BASE,
     SESSION_MS,
+    UNFINISHED,
     CatalogChanged,
     ChangeCatalog,
     Done,
@@ -102,6 +103,8 @@ class Leader:
         self._oracle = TimestampOracle()
         self._lease_until_ms = 0
         self._elected_ms = 0
+        #: A term that could not be begun is not begun again before.
+        self._begin_at_ms = 0
         #: What is under way: at most one of each.
         self._creating = self._moving_bound = self._writing_map = False
         #: By life: the epoch it has reached, when it was heard of (or first seen), and its lease.
@@ -119,6 +122,8 @@ class Leader:
         #: Changes of the catalog, by number: who waits for the answer; and those that are not begun.
         self._changing: dict[int, str] = {}
         self._changes: list[ChangeCatalog] = []
+        #: How what is unfinished ends: the next catalog, and why if it failed.
+        self._ending: tuple[ChangeCatalog, tuple[str, str, str] | None] | None = None
         #: Counts terms: answers to what an earlier one asked mean nothing.
         self._terms = 0
         self._now_ms = 0
@@ -210,13 +215,16 @@ class Leader:
     def _begin_term(self) -> None:
         """The first map and bound of this term: whatever an earlier leader means to write fails from now on."""
         stored, bound, catalog = (self.keeper.nodes[path] for path in (MAP, BOUND, CATALOG))
-        if stored is None or bound is None or self._writing_map:
+        if stored is None or bound is None or self._writing_map or self._now_ms < self._begin_at_ms:
+            return
+        ranges = RangeMap.unpack(stored.data).led_anew()
+        if ranges.catalog != (Stored.unpack(catalog.data).version if catalog is not None else 0):
+            # They are written together: one of them was read before the other one changed, or not at all.
             return
         self._writing_map = True
         self._terms += 1
         term = self._terms
         elected_ms = self._now_ms
-        ranges = RangeMap.unpack(stored.data).led_anew()
         before = int(bound.data)
         after = self._wanted_bound(before)
         writes: tuple[zk.Set, ...] = (
@@ -230,6 +238,8 @@ class Leader:
         def then(answer: zk.Answer) -> None:
             self._writing_map = False
             if answer.error or term != self._terms:
+                # Not at once: what is lost with a connection is answered at once, again and again.
+                self._begin_at_ms = self._now_ms + TICK_MS
                 self._read_again()
                 return
             self.state = TAKING
@@ -262,6 +272,7 @@ class Leader:
         # Who asked for a change of the catalog asks again, whoever leads.
         self._changing.clear()
         self._changes.clear()
+        self._ending = None
         for sender, command in self._commands:
             self._send.append((sender, Done(command.number, "another one leads now")))
         self._commands.clear()
@@ -501,7 +512,7 @@ class Leader:
             if changes_catalog:
                 self.catalog, self._catalog_version = catalog, catalog_version + 1
                 self.host.probe(CATALOG_PUBLISHED)
-                self.host.note("catalog", ranges.catalog, ranges.catalog_ts, catalog.entries[-1].data)
+                self.host.note("catalog", catalog.pack())
                 self._answer_changes()
             self.host.probe(PUBLISHED)
             self._send.extend(answers)
@@ -536,9 +547,21 @@ class Leader:
             self._changes.append(change)
             self._act()
 
+    def _is_unfinished(self, catalog: Stored) -> bool:
+        """Whether contents have to be made for the version that is about to be opened."""
+        return False
+
+    def _end_unfinished(self, change: ChangeCatalog, error: tuple[str, str, str] | None = None) -> None:
+        """What is unfinished is done, or taken back because of an error."""
+        if self.state == LEADING:
+            self._ending = (change, error)
+            self._act()
+
     def _why_not(self, change: ChangeCatalog) -> str:
         if change.base_version != self.catalog.version:
             return OTHER_BASE
+        if self.catalog.unfinished:
+            return UNFINISHED
         try:
             version = tables_of(change.data).catalog.version
         except Error as error:
@@ -553,7 +576,14 @@ class Leader:
             if not ts:
                 return ranges, catalog
             self.host.probe(CATALOG_CLEAN)
-            return ranges.with_catalog(catalog.version, ts), catalog.open(ts)
+            return ranges.with_catalog(catalog.version, ts), catalog.open(ts, self._is_unfinished(catalog))
+        if self._ending is not None:
+            change, error = self._ending
+            self._ending = None
+            if change.base_version == catalog.version:
+                version = tables_of(change.data).catalog.version
+                ended = catalog if error is None else catalog.fail(error)
+                return ranges.with_catalog(version, 0), ended.begin(version, change.number, change.data)
         while self._changes:
             change = self._changes.pop(0)
             why = self._why_not(change)

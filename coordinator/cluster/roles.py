@@ -8,6 +8,7 @@ from ...ltm.cluster.messages import (
     LTMS,
     MAP,
     CatalogChanged,
+    CatalogIs,
     ChangeCatalog,
     FetchCatalog,
     FetchMap,
@@ -74,7 +75,7 @@ _LEADER_TAKES = (
     *(Draw, Report, FetchMap, Split, Merge, MoveRange, ChangeCatalog, NotHere),
     *(Closed, Hello, Outcome, RowsAt, SlotDone, SlotRefused, WantGroup, Working),
 )
-_VIEW_MANAGER_TAKES = (Work, Changed, Marker, RowsAt, Outcome, NotHere)
+_VIEW_MANAGER_TAKES = (Work, Changed, Marker, RowsAt, Outcome, NotHere, CatalogIs)
 
 
 def ltm_roles(name: str, tables: Tables, store: StoreSettings | None = None) -> tuple[Role, ...]:

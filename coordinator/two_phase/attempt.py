@@ -300,6 +300,7 @@ class AttemptAt:
         for name, shown in self.transaction.shown.items():
             for entries in self._tables.views[name].indexes:
                 yield from _entries(entries, shown)
+        yield from self.submit.cells
 
     def vote(self, log: str, min_ts: int) -> bool:
         """A vote; True if it decides."""
@@ -326,8 +327,9 @@ def _joined(parts: Sequence[FoundRows], limit_and_last: tuple[int, bool]) -> Fou
 
 
 def _entries(entries: IndexEntries, writes: Iterable[tuple[bytes, Row | None, Row | None]]) -> Iterable[NewRow]:
-    """The cells of an index that change with some rows: each has the whole primary key."""
-    entry_of = entries.codec.entry
+    """The cells of an index that change with some rows: each has the whole primary key. While an index is being made,
+    also those that stay: whoever makes it finds rows that were changed meanwhile entered."""
+    entry_of, ready = entries.codec.entry, entries.index.ready
     for key, old, new in writes:
         before = None if old is None else entry_of(old, key)
         after = None if new is None else entry_of(new, key)
@@ -336,3 +338,5 @@ def _entries(entries: IndexEntries, writes: Iterable[tuple[bytes, Row | None, Ro
                 yield before, None
             if after is not None:
                 yield after, (key,)
+        elif after is not None and not ready:
+            yield after, (key,)

@@ -116,8 +116,10 @@ class _Work:
 
     @property
     def can_join(self) -> bool:
-        """Whether it may be run as one with others: it reads nothing, and was not refused before."""
-        return not (self.attempts or self.resolving or self.submit.snapshot)
+        """Whether it may be run as one with others: it reads nothing, writes nothing but rows, and was not refused
+        before."""
+        submit = self.submit
+        return not (self.attempts or self.resolving or submit.snapshot or submit.refreshes or submit.exact)
 
 
 class _Reading:
@@ -315,8 +317,10 @@ class Coordinator:
     def _as_now(self, submit: Submit) -> Submit:
         """With rows as the tables are now. It raises if one of them is gone, or has become another one."""
         tables, version = self.tables, submit.catalog_version
-        if version == tables.catalog.version or not submit.writes:
+        if version == tables.catalog.version:
             return submit
+        if submit.exact:
+            raise TransactionConflict(OLD_CATALOG, hint=RUN_AGAIN)
         if not version:
             gone = next((name for name, _ in submit.writes if name not in tables.by_name), None)
             if gone is not None:
@@ -548,7 +552,7 @@ class Coordinator:
     def _ask_resolve(self, work: _Work) -> None:
         """What became of earlier attempts? The owner of the first written key is on all their lists."""
         self.host.probe(RESOLVING)
-        key = work.submit.writes[0][1][0][0]
+        key = work.submit.first_key
         self._to_log(self.ranges.owner(key), Resolve(work.submit.tx_id, work.resolve, work.start, key))
         self._timers.append((self._now_ms + RESEND_MS, ("resend", (work.submit.tx_id, work.start))))
 

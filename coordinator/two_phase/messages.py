@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...changetables.types import Row
-from ...ltm.two_phase.messages import KeyRange, Refresh, TxId
+from ...ltm.two_phase.messages import KeyRange, NewRow, Refresh, TxId
 from ..transaction import Intent
 
 #: By table: the keys, and what is wanted of each row.
@@ -16,7 +16,8 @@ Intents: TypeAlias = tuple[tuple[str, tuple[tuple[bytes, Intent], ...]], ...]
 class Submit(NamedTuple):
     """Commit this. `again`: it was submitted before, and nobody said what became of it. `seen` and `seen_ranges` were
     read at `snapshot` and must still hold. `refreshes` are a slot's part of a deferred view's step, at version `at`.
-    `catalog_version`: the rows are as the tables were then; 0: they fit whatever catalog there is."""
+    `catalog_version`: the rows are as the tables were then; 0: they fit whatever catalog there is; `exact`: it is
+    refused if that is not the catalog. `cells` are entries of an index that is being made."""
 
     tx_id: TxId
     again: bool
@@ -27,6 +28,15 @@ class Submit(NamedTuple):
     refreshes: tuple[Refresh, ...] = ()
     at: int = 0
     catalog_version: int = 0
+    exact: bool = False
+    cells: tuple[NewRow, ...] = ()
+
+    @property
+    def first_key(self) -> bytes:
+        """Its owner is on every list."""
+        if self.writes:
+            return self.writes[0][1][0][0]
+        return self.cells[0][0] if self.cells else self.refreshes[0][1]
 
 
 def together(submits: Sequence[Submit]) -> Submit:

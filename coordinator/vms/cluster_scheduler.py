@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
 from ...changetables.errors import NotSupportedError
+from ...ltm.cluster.catalogs import Stored
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import COMMITTED, TxId
@@ -37,7 +38,7 @@ from .cluster_messages import (
     Working,
     addressed,
 )
-from .groups import Group, groups_of
+from .groups import Group, InForce, groups_in_force, groups_of
 from .scheduler import Cost, Scheduler
 from .step_rows import (
     ENDED,
@@ -155,12 +156,14 @@ class ClusterScheduler:
         epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self.host = host
-        self.tables = tables
         self._logs, self._epoch = logs, epoch
-        self._groups: dict[int, Group] = {group.key: group for group in groups_of(tables)}
-        for group in self._groups.values():
-            _check_supported(group)
-        self._levels = {key: len(group.levels()) for key, group in self._groups.items()}
+        self._groups = {group.key: InForce(group, tables) for group in groups_of(tables)}
+        for each in self._groups.values():
+            check_supported(each.group)
+        #: The catalog that steps are opened by: they are not, if there is another one meanwhile.
+        self._version = tables.catalog.version
+        #: Whether the catalog changes: then a step says by which one it was opened.
+        self._follows = False
         self._scheduler = Scheduler()
         self._asker = Asker(host, coordinators)
         self.leads = False
@@ -188,9 +191,21 @@ class ClusterScheduler:
         self._tx_number = _TX_BIT | term << 24
         self._asker.begin(term)
         self._scheduler = Scheduler()
-        self._scheduler.adopt(self._groups.values())
+        self._scheduler.adopt(each.group for each in self._groups.values())
         self._timers.append((now_ms + TICK_MS, ("tick", term)))
         return self._out()
+
+    def follow(self, stored: Stored) -> None:
+        """Groups come and go with catalogs; what is under way of those that stay as they are goes on."""
+        before, self._groups = self._groups, groups_in_force(stored)
+        self._version = stored.opened[-1].version
+        self._follows = True
+        self._scheduler.adopt(each.group for each in self._groups.values())
+        for key, run in list(self.runs.items()):
+            now = self._groups.get(key)
+            if now is None or now.group.ids != before[key].group.ids:
+                self._asker.forget(run.asked)
+                del self.runs[key]
 
     def step_down(self) -> None:
         self.leads = False
@@ -255,11 +270,11 @@ class ClusterScheduler:
         return out
 
     def _tick(self) -> None:
-        for key, group in self._groups.items():
+        for key, each in self._groups.items():
             run = self.runs.get(key)
             if run is None:
                 if self._is_due(key) and self._alive():
-                    run = self.runs[key] = _Run(self._stepping(group), self._now_ms)
+                    run = self.runs[key] = _Run(self._stepping(each.group), self._now_ms)
                     self._go_on(key, run, None)
             elif self._is_stuck(run):
                 self._begin_again(key, run)
@@ -270,6 +285,9 @@ class ClusterScheduler:
 
     def _is_due(self, key: int) -> bool:
         schedule = self._scheduler.schedules[key]
+        final_ts = self._groups[key].final_ts
+        if final_ts:
+            return self.watermarks.get(key, 0) < final_ts
         due_ms = schedule.due_ms(self._had_rows.get(key, True))
         if schedule.wanted_ts > self.watermarks.get(key, 0):
             due_ms = float("-inf")
@@ -333,11 +351,15 @@ class ClusterScheduler:
             assert isinstance(read, RowsAt)
             step = self._open_step(read)
             if step is None:
+                w0, final_ts = watermark_of(read.rows[1][1]), self._groups[group.key].final_ts
+                if final_ts and w0 >= final_ts:
+                    self.watermarks[group.key] = w0
+                    return
                 step = yield from self._open(group, read)
         closing = _Closing(step)
         yield closing
         self.host.probe(CLOSED)
-        levels = self._levels[group.key] if self._has_changes(closing) else 0
+        levels = len(group.levels()) if self._has_changes(closing) else 0
         while not (yield from self._publish_when_done(group, step, levels)):
             read = yield ReadAt(0, 0, (step_key(group.key),))
             assert isinstance(read, RowsAt)
@@ -357,19 +379,26 @@ class ClusterScheduler:
         return any(closed.rows for closed in closing.closed.values())
 
     def _open(self, group: Group, read: RowsAt) -> Generator[Wanted, RowsAt | Outcome | None, Step | None]:
-        """W1 is the timestamp of the read: it was drawn, and is above W0."""
+        """W1 is the timestamp of the read: it was drawn, and is above W0. The last step of a group goes up to S."""
         withdrawn = {manager_of(row) for _, _, row in read.ranges[0]}
         managers = [number for number in self._alive() if number not in withdrawn]
         slots = min(max(len(managers), 1) * SLOTS_PER_MANAGER, SLOTS_MAX)
         self._withdrawn = frozenset(withdrawn)
-        step = Step(group.key, watermark_of(read.rows[1][1]), read.at, slots)
+        each = self._groups[group.key]
+        version = each.tables.catalog.version if self._follows else 0
+        step = Step(group.key, watermark_of(read.rows[1][1]), self._w1(each, read.at), slots, version)
         self.host.probe(OPENING)
-        outcome = yield self._submit({step_key(group.key): opened(step)}, read, self._seen_at_opening(group.key))
+        submit = self._submit({step_key(group.key): opened(step)}, read, self._seen_at_opening(group.key))
+        # By no other catalog: another one may have other groups.
+        outcome = yield submit._replace(catalog_version=self._version, exact=True)
         assert isinstance(outcome, Outcome)
         if outcome.state != COMMITTED:
             return None
         self.host.probe(OPENED)
         return step
+
+    def _w1(self, each: InForce, read_at: int) -> int:
+        return each.final_ts or read_at
 
     def _seen_at_opening(self, group: int) -> tuple[bytes, ...]:
         return step_key(group), watermark_key(group)
@@ -540,7 +569,7 @@ class ClusterScheduler:
             self._take_slot(place, number)
 
 
-def _check_supported(group: Group) -> None:
+def check_supported(group: Group) -> None:
     """Slots write rows of views, and no entries of their indexes."""
     for rows in group.views:
         if rows.indexes:

@@ -12,10 +12,11 @@ Collect   a slot's share of the net changes of W0 < commit_ts <= W1 (never by ls
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from ...changetables.types import Row
+from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.machine import Host, Outputs
 from ...ltm.reading import same_row
 from ...ltm.tables import TableRows, Tables, ViewRows
@@ -24,7 +25,7 @@ from ...ltm.two_phase.messages import Refresh
 from ...ltm.two_phase.participant import Participant, RefreshRow
 from ...ltm.two_phase.records import LoggedWrite
 from .cluster_messages import Changed, Close, Closed, Collect, Item, Marker, Passed
-from .groups import Group, groups_of
+from .groups import Group, groups_in_force, groups_of
 from .hash_ring import HashRing
 from .step_rows import BEGINNING, Step
 
@@ -54,27 +55,65 @@ def watched_ids(source: TableRows | ViewRows) -> tuple[int, ...]:
     return (source.view.id, *(values.view.id for values in source.values))
 
 
+def catalog_of_step(step: Step, catalogs: Mapping[int, Tables]) -> Tables | None:
+    """The catalog that says which views a step is about; None: it is not known yet. One that is known no more had the
+    group as the newest has it: before a group becomes another one its step is finished, and nothing else is changed."""
+    found = catalogs.get(step.version)
+    newest = max(catalogs, default=0)
+    return catalogs[newest] if found is None and step.version < newest else found
+
+
 class History:
     """What was committed, as far as somebody still needs it. Not in the order of timestamps."""
 
     def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._levels: dict[int, list[list[ViewRows]]] = {}
+        #: The catalogs by their versions, 0 for one that never changes.
+        self._catalogs: dict[int, Tables] = {0: tables}
+        #: By version and group.
+        self._levels: dict[tuple[int, int], list[list[ViewRows]]] = {}
         self._watermarks: dict[int, int] = {}
         #: By the id of a table or view: the groups that are made from it.
         self._readers: dict[int, set[int]] = {}
         self._writes: dict[int, list[tuple[int, LoggedWrite]]] = {}
         #: By the id of a view: (version, the refresh).
         self._refreshes: dict[int, list[tuple[int, Refresh]]] = {}
-        for group in groups_of(tables):
-            self._add(group)
+        #: Those that are refreshed now.
+        self._groups = groups_of(tables)
+        for group in self._groups:
+            self._watch(group, tables)
 
-    def _add(self, group: Group) -> None:
-        self._levels[group.key] = group.levels()
-        self._watermarks[group.key] = BEGINNING
-        for source in sources_of(group.views, self._tables).values():
+    def follow(self, stored: Stored) -> None:
+        """Groups come and go with catalogs: those that are refreshed now, and those that will be."""
+        self._catalogs = {entry.version: tables_of(entry.data) for entry in stored.entries}
+        self._readers, self._levels = {}, {}
+        in_force = groups_in_force(stored).values()
+        self._groups = [each.group for each in in_force]
+        for each in in_force:
+            self._watch(each.group, each.tables)
+        newest = self._catalogs[stored.version]
+        for group in groups_of(newest):
+            self._watch(group, newest)
+        known = {group for groups in self._readers.values() for group in groups}
+        self._watermarks = {group: ts for group, ts in self._watermarks.items() if group in known}
+        for some in (self._writes, self._refreshes):
+            for source_id in [source_id for source_id in some if source_id not in self._readers]:
+                del some[source_id]
+
+    def _watch(self, group: Group, tables: Tables) -> None:
+        self._watermarks.setdefault(group.key, BEGINNING)
+        for source in sources_of(group.views, tables).values():
             for source_id in watched_ids(source):
                 self._readers.setdefault(source_id, set()).add(group.key)
+
+    def _views(self, step: Step) -> tuple[Tables, list[list[ViewRows]]]:
+        """The views of a step by level, as the catalog has them that it was opened by."""
+        tables = catalog_of_step(step, self._catalogs)
+        assert tables is not None
+        known = self._levels.get((tables.catalog.version, step.group))
+        if known is None:
+            group = next(group for group in groups_of(tables) if group.key == step.group)
+            known = self._levels[tables.catalog.version, step.group] = group.levels()
+        return tables, known
 
     def heard(self, commit_ts: int, at: int, writes: Iterable[LoggedWrite], refreshes: Iterable[Refresh]) -> None:
         readers = self._readers
@@ -104,10 +143,9 @@ class History:
     def final_ts(self) -> dict[bytes, int]:
         """The published watermark of each view, by the first bytes of its keys."""
         return {
-            rows.view.id.to_bytes(PREFIX_BYTES, "big"): self._watermarks[key]
-            for key, levels in self._levels.items()
-            for views in levels
-            for rows in views
+            rows.view.id.to_bytes(PREFIX_BYTES, "big"): self._watermarks[group.key]
+            for group in self._groups
+            for rows in group.views
         }
 
     def lowest_watermark(self) -> int:
@@ -115,13 +153,15 @@ class History:
 
     def has(self, step: Step) -> bool:
         """Whether everything that belongs to a step is still here."""
-        return step.w0 >= self._watermarks.get(step.group, step.w0 + 1)
+        known = catalog_of_step(step, self._catalogs) is not None
+        return known and step.w0 >= self._watermarks.get(step.group, step.w0 + 1)
 
     def rows_count(self, step: Step) -> int:
         """How many changes concern a step: the same at every time after W1 was closed and before it is published, but
         for what the step itself refreshes."""
         found = 0
-        for source in sources_of([view for views in self._levels[step.group] for view in views], self._tables).values():
+        tables, levels = self._views(step)
+        for source in sources_of([view for views in levels for view in views], tables).values():
             if isinstance(source, TableRows) or not source.view.deferred:
                 for source_id in watched_ids(source):
                     found += sum(_is_of(step, ts) for ts, _ in self._writes.get(source_id, ()))
@@ -132,7 +172,8 @@ class History:
         """What falls to a slot, always in the same order."""
         owner = _ring(step.slots).owner
         found: list[Item] = []
-        for source in sources_of(self._levels[step.group][level], self._tables).values():
+        tables, levels = self._views(step)
+        for source in sources_of(levels[level], tables).values():
             items = self._of_table(step, source) if isinstance(source, TableRows) else self._of_view(step, source)
             found += [item for item in items if owner(item[1]) == slot]
         found.sort(key=lambda item: item[:2])
@@ -181,6 +222,10 @@ class FeedingParticipant(Participant):
         super().__init__(host, log, oracle, refresh)
         self.history = History(tables)
         self._items_max = items_max
+
+    def follow(self, stored: Stored) -> None:
+        super().follow(stored)
+        self.history.follow(stored)
 
     def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
         if not isinstance(message, Close | Collect | Passed):

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from ...changetables.change_table import Change
 from ...changetables.types import Row
-from ...ltm.cluster.messages import NotHere
+from ...ltm.cluster.catalogs import Catalogs, Stored, tables_of
+from ...ltm.cluster.messages import CatalogIs, FetchCatalog, NotHere
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.outputs import Write
 from ...ltm.reading import same_row
@@ -35,7 +36,7 @@ from .cluster_messages import (
     Working,
     addressed,
 )
-from .cluster_subsystem import sources_of
+from .cluster_subsystem import catalog_of_step, sources_of
 from .groups import Group, groups_of
 from .look_ups_between import answer_between, shown_between
 from .managers import PIECE_ROWS
@@ -120,8 +121,10 @@ class ClusterViewManager:
     ) -> None:
         self.host = host
         self.id = id
-        self.tables = tables
-        self._groups: dict[int, Group] = {group.key: group for group in groups_of(tables)}
+        #: The catalogs by their versions, 0 for one that never changes.
+        self._catalogs: dict[int, Tables] = {0: tables}
+        self._newest = Catalogs()
+        self._coordinators = tuple(coordinators)
         self._schedulers = tuple(schedulers)
         self._asker = Asker(host, coordinators)
         self._worker = ViewManager(id, None, PIECE_ROWS)
@@ -150,6 +153,8 @@ class ClusterViewManager:
                 self._share(message)
             case RowsAt() | Outcome():
                 self._asker.receive(message, now_ms)
+            case CatalogIs():
+                self._adopt_catalog(message)
             case NotHere():
                 pass  # the scheduler's next word names another process
             case _:
@@ -192,10 +197,17 @@ class ClusterViewManager:
             return
         job = self.jobs.get(name)
         if job is None:
+            tables = catalog_of_step(work.step, self._catalogs)
+            if tables is None:
+                # The scheduler says it again.
+                self._send.append(
+                    (self._coordinators[work.number % len(self._coordinators)], FetchCatalog(work.number))
+                )
+                return
             self._forget_others(work.step)
             job = self.jobs[name] = _Job(sender, work)
             self.host.probe(WORKING)
-            job.running = self._slot(work)
+            job.running = self._slot(work, tables)
             self._go_on(name, job, None)
         elif work.number >= job.work.number or sender != job.scheduler:
             job.scheduler = sender
@@ -204,6 +216,10 @@ class ClusterViewManager:
             job.work = work
         if name in self.jobs:
             self._send.append((sender, Working(*name, self.id)))
+
+    def _adopt_catalog(self, message: CatalogIs) -> None:
+        if message.stored and self._newest.adopt(Stored.unpack(message.stored)):
+            self._catalogs = {entry.version: tables_of(entry.data) for entry in self._newest.stored.entries}
 
     def _forget_others(self, step: Step) -> None:
         """Of steps of the group that are older: they are over, or this one would not be open."""
@@ -274,9 +290,9 @@ class ClusterViewManager:
 
     # -- what a slot is
 
-    def _slot(self, work: Work) -> _Slot:
+    def _slot(self, work: Work, tables: Tables) -> _Slot:
         step, level, slot = work.step, work.level, work.slot
-        group = self._groups[step.group]
+        group = next(group for group in groups_of(tables) if group.key == step.group)
         row_of_step, row_of_slot = step_key(step.group), slot_key(step.group, step.w1, level, slot)
         read = yield ReadAt(0, 0, (row_of_step, row_of_slot))
         assert isinstance(read, RowsAt)
@@ -287,7 +303,7 @@ class ClusterViewManager:
         gather = Gather(work.logs)
         if not gather.complete:
             yield gather
-        refreshes = yield from self._propagate(group, step, level, slot, list(gather.items()))
+        refreshes = yield from self._propagate(tables, group, step, level, slot, list(gather.items()))
         self.host.probe(SUBMITTING)
         outcome = yield Submit(
             self._next_tx_id(step),
@@ -321,10 +337,10 @@ class ClusterViewManager:
         return self._tx_number, step.w1
 
     def _propagate(
-        self, group: Group, step: Step, level: int, slot: int, items: Sequence[Item]
+        self, tables: Tables, group: Group, step: Step, level: int, slot: int, items: Sequence[Item]
     ) -> Generator[ReadAt, Answered, tuple[Refresh, ...]]:
         views = group.levels()[level]
-        sources = sources_of(views, self.tables)
+        sources = sources_of(views, tables)
         share: dict[str, Sequence[Change]] = {}
         for name, source in sources.items():
             writes: list[Write]
@@ -339,7 +355,7 @@ class ClusterViewManager:
                 keys = sorted({key for source_id, key, _, _ in items if source_id == source.view.id})
                 writes = []
                 if keys:
-                    writes = yield from shown_between(self.tables, source, keys, step.w0, step.w1)
+                    writes = yield from shown_between(tables, source, keys, step.w0, step.w1)
             changes = _change_table(writes)
             if changes:
                 share[name] = changes
@@ -356,7 +372,7 @@ class ClusterViewManager:
                 )
             answers = []
             if wanted:
-                answers = yield from answer_between(self.tables, wanted, step.w0, step.w1)
+                answers = yield from answer_between(tables, wanted, step.w0, step.w1)
 
 
 def net_of(items: Iterable[Item]) -> list[Write]:

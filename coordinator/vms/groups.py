@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ltm.catalog import View
+from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.tables import TableRows, Tables, ViewRows
 from .modes import Mode, quickest
 
@@ -76,6 +77,44 @@ def groups_of(tables: Tables) -> list[Group]:
     for name, rows in deferred.items():
         members.setdefault(find(name), []).append(rows)
     return [Group(tuple(rows), quickest(_of_users(rows))) for rows in members.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A group as it is refreshed now, and the catalog that says how. One that another catalog divides or joins, or
+    takes views from, is refreshed once more, up to `final_ts`; 0: it goes on."""
+
+    group: Group
+    tables: Tables
+    final_ts: int = 0
+
+
+def groups_in_force(stored: Stored) -> dict[int, InForce]:
+    """By their keys. New groups are not among them before their contents are there."""
+    opened = stored.opened
+    if not opened:
+        return {}
+    tables = tables_of(opened[-1].data)
+    groups = {group.key: group for group in groups_of(tables)}
+    if not stored.unfinished:
+        return {key: InForce(group, tables) for key, group in groups.items()}
+    if len(opened) < 2:
+        return {}
+    before = tables_of(opened[-2].data)
+    found: dict[int, InForce] = {}
+    for group in groups_of(before):
+        now = groups.get(group.key)
+        if now is not None and now.ids == group.ids:
+            found[group.key] = InForce(now, tables)
+        elif any(view_id in tables.views_by_id for view_id in group.ids):
+            found[group.key] = InForce(group, before, opened[-1].ts)
+    return found
+
+
+def changed_groups(before: Tables | None, after: Tables) -> list[Group]:
+    """The groups of a catalog that were not there before, as they are."""
+    known = set() if before is None else {group.ids for group in groups_of(before)}
+    return [group for group in groups_of(after) if group.ids not in known]
 
 
 def group_keys(tables: Tables) -> dict[str, int]:

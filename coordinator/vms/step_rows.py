@@ -1,9 +1,11 @@
 """What a cluster keeps of the steps of deferred views: rows of one table, written by ordinary transactions.
 
-    (group, STEP, 0, 0, 0)          the open step: W0, W1, and how many slots its changes are divided between (rule D1)
+    (group, STEP, 0, 0, 0)          the open step: W0, W1, how many slots its changes are divided between (rule D1),
+                                    and the version of the catalog that says which views it is about
     (group, SLOT, W1, level, slot)  this slot is refreshed: inserted by the transaction that does it
     (group, WATERMARK, 0, 0, 0)     the published watermark
     (0, WITHDRAWN, 0, 0, manager)   this view manager gets no slots of steps that are opened from now on
+    (view, PAGE, S, 0, page)        this page of a new view's contents as of S is there: inserted with it
 
 The table is in no user's catalog. Its id is reserved, and its keys have an owner like any others.
 """
@@ -24,7 +26,7 @@ from ..transaction import ABSENT, ANY, PRESENT, Intent
 STEPS_ID = 0
 STEPS = "~steps"
 
-STEP, WATERMARK, SLOT, WITHDRAWN = 1, 2, 3, 4
+STEP, WATERMARK, SLOT, WITHDRAWN, PAGE = 1, 2, 3, 4, 5
 #: The watermark of a group that has made no step: nothing was committed up to it.
 BEGINNING = 1
 #: The longest step has so many slots.
@@ -50,12 +52,14 @@ def with_steps(catalog: Catalog) -> Catalog:
 
 
 class Step(NamedTuple):
-    """A step of a group. `slots` is 0 where only the step's name matters."""
+    """A step of a group. `slots` is 0 where only the step's name matters. `version` is that of the catalog that says
+    which views the group has, 0 if there is only one."""
 
     group: int
     w0: int
     w1: int
     slots: int = 0
+    version: int = 0
 
     @property
     def name(self) -> tuple[int, int, int]:
@@ -72,6 +76,14 @@ def watermark_key(group: int) -> bytes:
 
 def slot_key(group: int, w1: int, level: int, slot: int) -> bytes:
     return _KEYS.encode((group, SLOT, w1, level, slot))
+
+
+def page_key(view: int, ts: int, page: int) -> bytes:
+    return _KEYS.encode((view, PAGE, ts, 0, page))
+
+
+def pages_range(view: int) -> KeyRange:
+    return _all(view, PAGE)
 
 
 def withdrawn_key(manager: int) -> bytes:
@@ -92,12 +104,17 @@ def _all(group: int, kind: int) -> KeyRange:
 
 
 def opened(step: Step) -> Intent:
-    return ABSENT, (step.group, STEP, 0, 0, 0, step.w0, step.w1, step.slots, 0), None, True
+    return ABSENT, (step.group, STEP, 0, 0, 0, step.w0, step.w1, step.slots, step.version), None, True
 
 
 def refreshed(step: Step, level: int, slot: int, manager: int) -> Intent:
     """Only once: whoever comes second finds it there."""
     return ABSENT, (step.group, SLOT, step.w1, level, slot, step.w0, step.w1, step.slots, manager), None, True
+
+
+def paged(view: int, ts: int, page: int) -> Intent:
+    """Only once, as `refreshed`."""
+    return ABSENT, (view, PAGE, ts, 0, page, 0, ts, 0, 0), None, True
 
 
 def published(step: Step) -> Intent:
@@ -116,8 +133,8 @@ def step_of(row: Row | None) -> Step | None:
     """The open step that a row tells of."""
     if row is None:
         return None
-    group, _, _, _, _, w0, w1, slots, _ = cast("tuple[int, ...]", row)
-    return Step(group, w0, w1, slots)
+    group, _, _, _, _, w0, w1, slots, version = cast("tuple[int, ...]", row)
+    return Step(group, w0, w1, slots, version)
 
 
 def watermark_of(row: Row | None) -> int:

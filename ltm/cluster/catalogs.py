@@ -8,6 +8,7 @@ nobody answers for a log without knowing it; what the catalog is stands in a nod
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -20,17 +21,25 @@ from .. import codec
 from ..catalog import Catalog, catalog_from_plain, catalog_to_plain
 from ..tables import Tables
 from ..two_phase.messages import Refresh
-from ..two_phase.participant import RefreshRow
+from ..two_phase.participant import MS_SHIFT, RefreshRow
 from ..versions import Horizon
 
-#: Versions that are kept for those who read at an earlier timestamp, or come late.
-ENTRIES_MAX = 4
-#: Their size together, in bytes: what ZooKeeper takes in one node is a megabyte.
-ENTRIES_BYTES_MAX = 900_000
-#: Changes that are remembered by their numbers, for whoever missed the answer.
+#: A version is kept for so long after the next one, for those who read at an earlier timestamp, and for logs that have
+#: records of what was dropped since: longer than versions of rows are kept.
+ENTRIES_MS = 60_000
+#: So many at most.
+ENTRIES_MAX = 64
+#: Always kept: the one that is pending, the newest that is open, and the one before it.
+ENTRIES_MIN = 3
+#: Their size together, in bytes, before they are compressed to less than a fifth: what ZooKeeper takes in one node is a
+#: megabyte.
+ENTRIES_BYTES_MAX = 3_000_000
+_COMPRESSION = 1
+#: Changes that are remembered by their numbers, for whoever missed the answer, and why some came to nothing.
 DONE_MAX = 64
+FAILED_MAX = 16
 #: Compiled catalogs that the machines of a process share.
-COMPILED_MAX = 16
+COMPILED_MAX = 100
 #: The timestamp of a catalog that was there before everything.
 BEGINNING = 1
 
@@ -56,43 +65,76 @@ class Done(NamedTuple):
     ts: int
 
 
+class Failed(NamedTuple):
+    """What a version began cannot be finished, and was taken back: class, message and hint of the error."""
+
+    version: int
+    error: tuple[str, str, str]
+
+
 class Stored(NamedTuple):
-    """The node: the last versions, newest last, and what was done lately."""
+    """The node: the last versions, newest last, and what was done lately. `unfinished`: the contents of views or
+    indexes of the newest one are being made, as of its S; until that is done nobody else changes the catalog, and the
+    version before it says what was there."""
 
     entries: tuple[Entry, ...] = ()
     done: tuple[Done, ...] = ()
+    unfinished: bool = False
+    failed: tuple[Failed, ...] = ()
 
     @property
     def version(self) -> int:
         return self.entries[-1].version if self.entries else 0
 
     @property
+    def opened(self) -> tuple[Entry, ...]:
+        """Those that are open, newest last."""
+        return tuple(entry for entry in self.entries if entry.ts)
+
+    @property
     def pending(self) -> bool:
         return bool(self.entries) and not self.entries[-1].ts
+
+    def dropped(self) -> tuple[int, ...]:
+        """What was dropped and is not needed any more, to finish something."""
+        opened = self.opened
+        return tables_of(opened[-1].data).catalog.dropped if opened and not self.unfinished else ()
 
     def begin(self, version: int, number: int, data: bytes) -> Stored:
         """With a pending version."""
         entries = [*self.entries, Entry(version, 0, number, data)]
-        while len(entries) > 2 and (
-            len(entries) > ENTRIES_MAX or sum(len(entry.data) for entry in entries) > ENTRIES_BYTES_MAX
+        while len(entries) > ENTRIES_MIN and (
+            len(entries) > ENTRIES_MAX
+            or sum(len(entry.data) for entry in entries) > ENTRIES_BYTES_MAX
+            or entries[1].ts < self.entries[-1].ts - (ENTRIES_MS << MS_SHIFT)
         ):
             del entries[0]
         return self._replace(entries=tuple(entries))
 
-    def open(self, ts: int) -> Stored:
+    def open(self, ts: int, unfinished: bool = False) -> Stored:
         """The pending version is open at `ts`."""
         entry = self.entries[-1]._replace(ts=ts)
         done = (*self.done, Done(entry.number, entry.version, ts))[-DONE_MAX:]
-        return Stored((*self.entries[:-1], entry), done)
+        return self._replace(entries=(*self.entries[:-1], entry), done=done, unfinished=unfinished)
+
+    def fail(self, error: tuple[str, str, str]) -> Stored:
+        """What the newest version began came to nothing."""
+        failed = (*self.failed, Failed(self.entries[-1].version, error))[-FAILED_MAX:]
+        return self._replace(failed=failed)
 
     def pack(self) -> bytes:
-        return codec.pack((self.entries, self.done))
+        return zlib.compress(codec.pack((self.entries, self.done, self.unfinished, self.failed)), _COMPRESSION)
 
     @classmethod
     def unpack(cls, data: bytes) -> Stored:
-        stored: Any = codec.unpack(data)
-        entries, done = stored
-        return cls(tuple(Entry(*each) for each in entries), tuple(Done(*each) for each in done))
+        stored: Any = codec.unpack(zlib.decompress(data))
+        entries, done, unfinished, failed = stored
+        return cls(
+            tuple(Entry(*each) for each in entries),
+            tuple(Done(*each) for each in done),
+            unfinished,
+            tuple(Failed(*each) for each in failed),
+        )
 
 
 def pack_catalog(catalog: Catalog) -> bytes:
@@ -110,7 +152,24 @@ def unpack_catalog(data: bytes) -> Catalog:
 @lru_cache(maxsize=COMPILED_MAX)
 def tables_of(data: bytes) -> Tables:
     """A catalog compiled. There are plans in it and no rows: machines of one process share it."""
-    return Tables(unpack_catalog(data), Horizon())
+    catalog = unpack_catalog(data)
+    before = _last[0] if _last and _is_of_one_line(_last[0], catalog) else None
+    tables = Tables(catalog, Horizon(), before)
+    _last[:] = [tables]
+    return tables
+
+
+#: What was compiled last: most of the next one is as it was.
+_last: list[Tables] = []
+
+
+def _is_of_one_line(before: Tables, catalog: Catalog) -> bool:
+    """Whether what has one id is one thing in both: a process may see catalogs of several databases."""
+    for view in catalog.views.values():
+        known = before.views_by_id.get(view.id)
+        if known is not None and (known.view.name, known.view.relation) != (view.name, view.relation):
+            return False
+    return True
 
 
 class Catalogs:
@@ -119,6 +178,7 @@ class Catalogs:
     def __init__(self, first: RefreshRow | None = None) -> None:
         self._first = first
         self.stored = Stored()
+        self._data = b""
         self._views: dict[int, _Operator] = {}
 
     @property
@@ -129,7 +189,15 @@ class Catalogs:
     @property
     def opened(self) -> Entry | None:
         """The newest one that is open."""
-        return next((entry for entry in reversed(self.stored.entries) if entry.ts), None)
+        opened = self.stored.opened
+        return opened[-1] if opened else None
+
+    def adopt_data(self, data: bytes) -> bool:
+        """The node as it was read. Most often that is what is known already."""
+        if data == self._data:
+            return False
+        self._data = data
+        return self.adopt(Stored.unpack(data))
 
     def adopt(self, stored: Stored) -> bool:
         """True if it is newer than what was known."""
@@ -160,7 +228,7 @@ class Catalogs:
 
     def tables_at(self, ts: int) -> Tables | None:
         """The catalog of a timestamp; None if that is too long ago, or before the first one."""
-        found = next((entry for entry in reversed(self.stored.entries) if entry.ts and entry.ts <= ts), None)
+        found = next((entry for entry in reversed(self.stored.opened) if entry.ts <= ts), None)
         return None if found is None else tables_of(found.data)
 
     def tables_by_version(self, version: int) -> Tables | None:

@@ -44,7 +44,7 @@ from ..two_phase.records import Adopted, StoredTo
 from ..two_phase.stored_cells import StoredCells
 from . import checkpoint, loading, saving, taking_over
 from . import zk_messages as zk
-from .catalogs import Catalogs, Stored
+from .catalogs import Catalogs
 from .checkpoint import Checkpoint, plain
 from .hosted import Hosted, Logged
 from .keeper import Keeper
@@ -394,10 +394,13 @@ class Member:
     # -- the catalog
 
     def _adopt_catalog(self, data: bytes) -> None:
-        if self.catalogs.adopt(Stored.unpack(data)):
+        if self.catalogs.adopt_data(data):
+            self.host.note("catalog", data)
             for hosted in self.hosted.values():
                 if hosted.machine is None:
                     self._begin_if_read(hosted)
+                else:
+                    hosted.machine.follow(self.catalogs.stored)
 
     def _keep_to_catalog(self, hosted: Hosted) -> None:
         """From now on nobody votes by an earlier catalog; and by this one only above its S (rule C1)."""
@@ -409,6 +412,10 @@ class Member:
     def _mark_opened(self, machine: Participant) -> None:
         """A vote by the new catalog may have a start from before S: it was drawn when that was not known yet."""
         machine.marks.raise_floor(self.map.catalog_ts)
+
+    def _may_replay(self) -> bool:
+        """In the logs may be records of views of every catalog up to that of the map."""
+        return self.catalogs.version >= self.map.catalog
 
     def _is_clean(self) -> bool:
         return all(
@@ -470,8 +477,7 @@ class Member:
     def _begin_if_read(self, hosted: Hosted) -> None:
         if len(hosted.found) < len(hosted.segments) or hosted.is_read:
             return
-        if self.catalogs.version < self.map.catalog:
-            # There may be records of views that it does not know yet.
+        if not self._may_replay():
             self.keeper.read(CATALOG)
             return
         hosted.is_read = True
@@ -544,6 +550,8 @@ class Member:
         if machine is None:
             machine = self._make(self.host, hosted.log, ORACLE, self.catalogs.refresh_row)
         machine.epoch = self.map.epoch
+        if self.catalogs.version:
+            machine.follow(self.catalogs.stored)
         hosted.begin(machine, len(plan.records))
         out = machine.start(self._now_ms, plan.records, hosted.incarnation)
         # Keys that went to others meanwhile.

@@ -28,6 +28,8 @@ OLD_CATALOG = "the catalog has changed meanwhile"
 PENDING_CATALOG = "the catalog is being changed"
 #: Why a change of the catalog is refused: it was made from another version. Fetch that, and make it again.
 OTHER_BASE = "the catalog has changed since this change was made"
+#: Or something that another one began has to be finished first. Try again later.
+UNFINISHED = "a view or an index is being made"
 
 
 def node_of(life: str) -> str:
@@ -151,7 +153,8 @@ class Done(NamedTuple):
 class ChangeCatalog(NamedTuple):
     """The catalog `data` (`catalogs.pack_catalog`) in the place of the version `base_version`, 0 if there was none: to
     a coordinator, which passes it on to whoever leads until it is answered by `CatalogChanged`. `number` is one that
-    nobody else has: a change that is asked for again is not made again. The new version is higher, and no more."""
+    nobody else has, below 2**62: a change that is asked for again is not made again. The version of
+    the new catalog is higher."""
 
     number: int
     base_version: int
@@ -175,9 +178,11 @@ class FetchCatalog(NamedTuple):
 
 
 class CatalogIs(NamedTuple):
-    """The newest version that is open, and its S. Version 0: none was ever made; `data` is what to begin with."""
+    """The newest version that is open, and its S. Version 0: none was ever made; `data` is what to begin with.
+    `stored` is the whole node (`catalogs.Stored`): the versions before it, what is unfinished, what has failed."""
 
     number: int
     version: int
     ts: int
     data: bytes
+    stored: bytes = b""

@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
+from ...changetables.keys import table_range
 from ...changetables.types import Row
 from ..machine import Host, Outputs, WhenDurable
 from . import hand_over
@@ -54,6 +56,9 @@ from .messages import (
     Vote,
 )
 from .records import Adopted, Committed, Decided, Forgotten, LoggedWrite, Refusal, Voted
+
+if TYPE_CHECKING:
+    from ..cluster.catalogs import Stored
 
 #: Holds without a vote are dropped after this long.
 HOLD_MS_MAX = 2_000
@@ -202,6 +207,10 @@ class Participant:
         self.history_ms, self.clean_ms = HISTORY_MS, CLEAN_MS
         #: The highest timestamp that anybody came with.
         self._newest_ts = 0
+        #: Somebody reads at it, or above; and tables, indexes and views that were dropped, with when: FOREVER if their
+        #: cells are gone.
+        self._kept_ts = FOREVER
+        self._dropped: dict[int, int] = {}
         self._lsn = 0
         self._durable_lsn = 0
         #: The last one-phase commit: what shows it must not leave before it is durable.
@@ -268,6 +277,7 @@ class Participant:
             part.writes,
             part.refreshes,
             part.tx_ids,
+            part.catalog_version,
         )
         self._heard_commit(part.decided or 0, part.at, part.writes, part.refreshes)
 
@@ -344,6 +354,7 @@ class Participant:
                     record.writes,
                     record.refreshes,
                     (attempt[0], *record.members),
+                    record.catalog_version,
                 )
                 self._heard_commit(commit_ts, record.at, record.writes, record.refreshes)
             case Voted():
@@ -952,6 +963,14 @@ class Participant:
 
     # -- catalogs that change
 
+    def follow(self, stored: Stored) -> None:
+        """The catalogs that there are: called before any record or vote of the newest one is taken."""
+        opened = stored.opened
+        # What is being made is made as of S.
+        self._kept_ts = opened[-1].ts if opened and stored.unfinished else FOREVER
+        for table_id in stored.dropped():
+            self._dropped.setdefault(table_id, opened[-1].ts)
+
     def refuse_older(self, version: int, reason: str, now_ms: int) -> Outputs:
         """Requests to vote that were made by an earlier catalog and still wait for something (rule C1)."""
         self._now_ms = now_ms
@@ -996,7 +1015,7 @@ class Participant:
 
     def _needed_ts(self) -> int:
         """Somebody will read at it, or above."""
-        return self._newest_ts
+        return min(self._newest_ts, self._kept_ts)
 
     # -- what a store may have (`journal`)
 
@@ -1039,6 +1058,9 @@ class Participant:
         if horizon > self.cells.horizon:
             self.cells.horizon = horizon
             self.marks.forget_below(horizon)
+            for table_id in [table_id for table_id, ts in self._dropped.items() if ts <= horizon]:
+                self.cells.drop(*table_range(table_id))
+                self._dropped[table_id] = FOREVER
             self.cells.prune()
 
     def forget_decided(self) -> None:

@@ -36,7 +36,7 @@ class Bank(Checker):
         for name in ("bank", "by_branch"):
             states = found.get(tables().views[name].view.id)
             if states is not None:
-                rows = shown_by(name, {cell: row for cell, _, row in states}, {})
+                rows = shown_by(tables(), name, {cell: row for cell, _, row in states}, {})
                 total = sum(cast(int, row[-2] or 0) for row in rows)
                 self.traffic["bank looks"] += 1
                 if total:

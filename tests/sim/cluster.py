@@ -140,10 +140,10 @@ def make_world(seed: int, keep_all: bool) -> World:
     return World(seed, keep_all=keep_all, stops=(LifeOver,))
 
 
-def build(world: World, bound: int = 0) -> Built:
+def build(world: World, bound: int = 0, ranges: RangeMap | None = None) -> Built:
     zookeeper = ZooKeeper(world)
     zookeeper.ensure(LTMS_PATH)
-    zookeeper.ensure(MAP, first_map().pack())
+    zookeeper.ensure(MAP, (ranges or first_map()).pack())
     zookeeper.ensure(BOUND, str(bound).encode())
     Logs(world)
     for name in LTMS:

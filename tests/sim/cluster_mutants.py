@@ -67,23 +67,23 @@ def _without_memory(participant: Participant, start: bytes, stop: bytes | None) 
 
 
 MUTANTS = (
-    Mutant("no fencing: who lost its keys answers reads", _no_fencing, 60, STALE),
+    Mutant("T3: no fencing: who lost its keys answers reads", _no_fencing, 60, STALE),
     Mutant(
-        "epoch not checked: timestamps of an earlier leader are taken",
+        "T3: epoch not checked: timestamps of an earlier leader are taken",
         _returns(Member, "_is_of_old_term", False),
         60,
         ZOMBIES,
     ),
-    Mutant("lease not checked when timestamps are drawn", _returns(Leader, "_is_leased", True), 60, PAUSED),
-    Mutant("take-over without sealing", lambda: patch.object(Member, "_seal", _read_unsealed), 60, STALE),
-    Mutant("take-over and moves without a floor", _returns(Marks, "raise_floor", None), 60, RESTARTS),
-    Mutant("keys move before votes are decided", _returns(Member, "_is_held", False), 60, ORPHANS),
+    Mutant("T3: lease not checked when timestamps are drawn", _returns(Leader, "_is_leased", True), 60, PAUSED),
+    Mutant("V8: take-over without sealing", lambda: patch.object(Member, "_seal", _read_unsealed), 60, STALE),
+    Mutant("H3: take-over and moves without a floor", _returns(Marks, "raise_floor", None), 60, RESTARTS),
+    Mutant("V8: keys move before votes are decided", _returns(Member, "_is_held", False), 60, ORPHANS),
     Mutant("map adopted out of order", lambda: patch.object(Member, "_is_newer", _any_other), 60),
     Mutant("ownership not checked", _returns(Member, "_serves", True), 60),
     Mutant("a leader begins with its own clock", _returns(Leader, "_first_ts", 0), 60, ZOMBIES),
     Mutant("earlier logs are not replayed", lambda: patch.object(RangeMap, "host", _forgetful_host), 60),
     Mutant(
-        "memory of transactions stays behind",
+        "V6: memory of transactions stays behind",
         lambda: patch.object(hand_over, "give_away", _without_memory),
         60,
         ORPHANS,

@@ -19,7 +19,7 @@ from viewtide.ltm.two_phase.records import LoggedWrite
 from .checkers import Checker
 from .client_checkers import Bank, Lists
 from .liveness_checkers import Liveness
-from .model import Model
+from .model import Changed, Model
 from .trace import Event
 from .workload import CLIENTS, LTMS, VIEWS, range_map, tables
 from .world import World
@@ -38,6 +38,7 @@ class Part(NamedTuple):
     refreshes: tuple[object, ...]
     #: Several that were run as one.
     tx_ids: tuple[TxId, ...]
+    catalog_version: int
 
 
 Parts: TypeAlias = dict[str, Part]
@@ -170,7 +171,7 @@ class Replay(Checker):
                 )
 
     def _serial(self, commits: dict[TxId, tuple[int, Parts]]) -> None:
-        model = Model()
+        model = self.model()
         based_on: dict[tuple[str, int], list[Seen]] = defaultdict(list)
         for read in self.reads:
             based_on[read.process, read.answer.at].append(read)
@@ -178,8 +179,10 @@ class Replay(Checker):
         place = 0
         for commit_ts, tx_id in sorted((ts, tx_id) for tx_id, (ts, _) in commits.items()):
             while place < len(reads) and reads[place].answer.at < commit_ts:
+                self.advance(model, reads[place].answer.at)
                 self._compare(model, reads[place])
                 place += 1
+            self.advance(model, commit_ts)
             submit = self.submits[tx_id][1]
             if submit.snapshot:
                 self._still_so(model, submit, based_on)
@@ -188,6 +191,7 @@ class Replay(Checker):
                 # Those that were run as one do not touch each other: any order will do.
                 self._replay(model, commit_ts, [self.submits[each][1] for each in group], commits[tx_id][1])
         for read in reads[place:]:
+            self.advance(model, read.answer.at)
             self._compare(model, read)
 
     def _replay(self, model: Model, commit_ts: int, submits: list[Submit], parts: Parts) -> None:
@@ -201,6 +205,7 @@ class Replay(Checker):
                 if not self.is_owner(cell, log) or cell in noted:
                     raise self.violation(f"{log} wrote {cell!r} for {tx_id}", tx_id)
                 noted[cell] = (old, new)
+        noted, expected = self.judged(model, noted), self.judged(model, expected)
         if noted != expected:
             cell = next(cell for cell in {**noted, **expected} if noted.get(cell) != expected.get(cell))
             raise self.violation(
@@ -229,13 +234,24 @@ class Replay(Checker):
             return
         chosen = {order[-1][0], *(order[number * len(order) // STORED_CHECKS][0] for number in range(STORED_CHECKS))}
         chosen = {ts for ts in chosen if ts >= self.horizon()}
-        model = Model()
+        model = self.model()
         for number, (commit_ts, tx_id) in enumerate(order):
+            self.advance(model, commit_ts)
             model.apply(self.submits[tx_id][1], commit_ts)
             if commit_ts in chosen and (number + 1 == len(order) or order[number + 1][0] > commit_ts):
                 why = model.differs_from_cells(self.cells_at(commit_ts))
                 if why:
                     raise self.violation(f"stored at {commit_ts}: {why}", commit_ts)
+
+    def model(self) -> Model:
+        return Model()
+
+    def advance(self, model: Model, ts: int) -> None:
+        """The model comes to a timestamp: where catalogs change, it gets that of then."""
+
+    def judged(self, model: Model, cells: Changed) -> Changed:
+        """Of the cells that a transaction wrote, those that the model knows."""
+        return cells
 
     def is_owner(self, cell: bytes, log: str) -> bool:
         return range_map().owner(cell) == log

@@ -15,35 +15,47 @@ from viewtide.changetables.types import Row
 from viewtide.coordinator.transaction import ABSENT, PRESENT
 from viewtide.coordinator.two_phase.messages import ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms.step_rows import STEPS
+from viewtide.ltm.tables import Tables
 
-from .workload import DEFERRED, VIEWS, tables, with_hidden
+from .workload import hidden_of, tables
 
-#: All that readers may read, the deferred ones at their watermarks.
-ALL_VIEWS = (*VIEWS, *(name for _, views in DEFERRED.values() for name in views))
+#: Views whose rows are in an order.
+ORDERED = ("dear", "late_dear")
 
 Cells: TypeAlias = dict[bytes, Row]
 #: By cell: what was there, and what is there now.
 Changed: TypeAlias = dict[bytes, tuple[Row | None, Row | None]]
 
 
-def shown_by(name: str, states: Cells, hidden: Mapping[str, Cells]) -> list[Row]:
+def shown_by(catalog: Tables, name: str, states: Cells, hidden: Mapping[str, Cells]) -> list[Row]:
     """What a reader sees of a view's stored rows."""
     memory = Memory(())
-    memory.tables = tables()
+    memory.tables = catalog
     memory.stored = {name: states, **hidden}
     return memory.outputs(name)
 
 
 class Model:
     def __init__(self) -> None:
-        self.rows: dict[str, Cells] = {name: {} for name in tables().by_name}
+        self.rows: dict[str, Cells] = {}
         #: The commit_ts of each row, deleted ones included.
         self._changed: dict[bytes, int] = {}
         #: What was computed, and the versions of the tables that it was computed from.
-        self._versions = dict.fromkeys(tables().by_name, 0)
+        self._versions: dict[str, int] = {}
         self._computed: dict[str, tuple[tuple[int, ...], list[Row]]] = {}
-        self._names = {rows.table.id: name for name, rows in tables().by_name.items()}
-        self._names |= {view.view.id: name for name, view in tables().views.items()}
+        self._names: dict[int, str] = {}
+        self.adopt(tables())
+
+    def adopt(self, catalog: Tables) -> None:
+        """Another catalog: tables come without rows, and go with them."""
+        gone = {name: rows.table.id for name, rows in self.tables.by_name.items()} if self.rows else {}
+        self.tables = catalog
+        kept = {name for name, rows in catalog.by_name.items() if gone.get(name) == rows.table.id}
+        self.rows = {name: self.rows[name] if name in kept else {} for name in catalog.by_name}
+        self._versions = {name: self._versions[name] if name in kept else 0 for name in catalog.by_name}
+        self._computed.clear()
+        self._names = {rows.table.id: name for name, rows in catalog.by_name.items()}
+        self._names |= {view.view.id: name for name, view in catalog.views.items()}
 
     def _name(self, cell: bytes) -> str:
         return self._names.get(int.from_bytes(cell[:TABLE_PREFIX_BYTES], "big"), "")
@@ -70,7 +82,7 @@ class Model:
                     del stored[cell]
                 else:
                     stored[cell] = row
-                for entries in tables().by_name[name].indexes:
+                for entries in self.tables.by_name[name].indexes:
                     old_entry = None if before is None else entries.codec.entry(before, cell)
                     new_entry = None if row is None else entries.codec.entry(row, cell)
                     if old_entry != new_entry:
@@ -83,13 +95,13 @@ class Model:
     # Views.
 
     def view(self, name: str) -> list[Row]:
-        view = tables().catalog.views[name]
+        catalog = self.tables.catalog
+        view = catalog.views[name]
         version = tuple(count for table, count in self._versions.items() if table != STEPS)
         known = self._computed.get(name)
         reads = [source for source in view.reads if not source.startswith("~")]
         if known is not None and known[0] == version:
             return known[1]
-        catalog = tables().catalog
         schema: dict[str, Table] = {}
         rows: dict[str, list[Row]] = {}
         for source in reads:
@@ -97,7 +109,7 @@ class Model:
                 schema[source] = catalog.tables[source]
                 rows[source] = list(self.rows[source].values())
             else:
-                table = tables().table(source)
+                table = self.tables.table(source)
                 columns = tuple(table.columns[position] for position in table.visible())
                 schema[source] = replace(table, columns=columns, key=())
                 rows[source] = self.view(source)
@@ -107,10 +119,10 @@ class Model:
 
     def _view_row_differs(self, name: str, cell: bytes, state: Row | None) -> str:
         """Of a view whose rows begin with its key."""
-        view = tables().views[name]
+        view = self.tables.views[name]
         count = len(view.plan.key_columns)
         expected = [row for row in self.view(name) if view.plan.keys.encode_short(row[:count]) == cell]
-        shown = [] if state is None else shown_by(name, {cell: state}, {})
+        shown = [] if state is None else shown_by(self.tables, name, {cell: state}, {})
         return "" if shown == expected else f"{name} shows {shown}, not {expected}"
 
     # Comparing.
@@ -141,7 +153,7 @@ class Model:
                 if list(states.items()) != list(wanted.items()):
                     return f"{name} is {states}, not {wanted}"
             elif limit:
-                shown, all_rows = shown_by(name, states, {}), sorted(self.view(name))
+                shown, all_rows = shown_by(self.tables, name, states, {}), sorted(self.view(name))
                 if sorted(shown) != sorted((all_rows[::-1] if last else all_rows)[:limit]):
                     return f"the end of {name} is {shown}, not of {all_rows}"
             else:
@@ -149,32 +161,38 @@ class Model:
         return self.views_differ(stored)
 
     def views_differ(self, stored: dict[str, Cells]) -> str:
-        for name in ALL_VIEWS:
-            if name in stored:
-                hidden = {each: stored[each] for each in with_hidden(name)[1:]}
-                shown, expected = shown_by(name, stored[name], hidden), self.view(name)
-                same = shown == expected if name in ("dear", "late_dear") else Counter(shown) == Counter(expected)
+        for name in stored:
+            if not self.tables.views[name].view.hidden:
+                hidden = {each: stored[each] for each in hidden_of(self.tables, name)[1:]}
+                shown, expected = shown_by(self.tables, name, stored[name], hidden), self.view(name)
+                same = shown == expected if name in ORDERED else Counter(shown) == Counter(expected)
                 if not same:
                     return f"view {name} is {shown}, not {expected}"
         return ""
 
     def differs_from_cells(self, cells: Cells) -> str:
         """All cells there are."""
-        stored: dict[str, Cells] = {name: {} for name in (*self.rows, *tables().views)}
+        stored: dict[str, Cells] = {name: {} for name in (*self.rows, *self.tables.views)}
         entries: Cells = {}
+        ready = {each.index.id for name in self.rows for each in self.tables.by_name[name].indexes if each.index.ready}
         for cell, row in cells.items():
             name = self._name(cell)
-            (stored[name] if name else entries)[cell] = row
+            if name:
+                stored[name][cell] = row
+            elif int.from_bytes(cell[:TABLE_PREFIX_BYTES], "big") in ready:
+                entries[cell] = row
         for name, rows in self.rows.items():
             if stored[name] != rows:
                 return f"table {name} is {stored[name]}, not {rows}"
         wanted = {
             each.codec.entry(row, cell): (cell,)
             for name, rows in self.rows.items()
-            for each in tables().by_name[name].indexes
+            for each in self.tables.by_name[name].indexes
+            if each.index.ready
             for cell, row in rows.items()
         }
         if entries != wanted:
             return f"index entries are {entries}, not {wanted}"
-        synchronous = [name for name, view in tables().views.items() if not view.view.deferred]
+        views = [rows.view for rows in self.tables.views.values()]
+        synchronous = [view.name for view in views if not view.deferred and view.ready_ts]
         return self.views_differ({name: stored[name] for name in synchronous})

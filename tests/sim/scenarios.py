@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cluster, commit, stored, toy, views, views_cluster
+from . import catalog, cluster, commit, stored, toy, views, views_cluster
 from .scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -15,6 +15,7 @@ SCENARIOS: dict[str, Scenario] = {
         *views.SCENARIOS,
         *views_cluster.SCENARIOS,
         *stored.SCENARIOS,
+        *catalog.SCENARIOS,
     )
 }
 DEFAULT = commit.SCENARIO.name

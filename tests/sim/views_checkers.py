@@ -102,13 +102,15 @@ class ViewsReplay(Replay):
                 raise self.violation(f"{tx_id} refreshed {writers[tx_id]} slots", tx_id)
 
     def _views(self, commits: Commits, published: list[tuple[int, int]]) -> None:
-        model = Model()
+        model = self.model()
         order = sorted((ts, tx_id) for tx_id, (ts, _) in commits.items())
         place = 0
         for w1, group in published:
             while place < len(order) and order[place][0] <= w1:
+                self.advance(model, order[place][0])
                 model.apply(self.submits[order[place][1]][1], order[place][0])
                 place += 1
+            self.advance(model, w1)
             why = model.views_differ(self._stored_views(group, w1))
             if why:
                 raise self.violation(f"group {group} at its watermark {w1}: {why}", w1)

@@ -56,8 +56,8 @@ def _client(host: Host) -> Client:
     return Client(host, cluster.WORKING_MS, {**OPERATIONS_WEIGHTS, "look_late": 15})
 
 
-def build(world: World) -> Built:
-    built = cluster.build(world)
+def build(world: World, ranges: RangeMap | None = None) -> Built:
+    built = cluster.build(world, ranges=ranges)
     for names, factory in ((LTMS, _member), (CANDIDATES, _leader), (CLIENTS, _client)):
         for name in names:
             world.nodes[name].factory = factory

@@ -53,13 +53,7 @@ def _column(kind: type) -> object:
 def tables() -> Tables:
     """One for all machines of a run: there are plans in it, and no rows."""
     database = viewtide.connect("memory:")
-    account = {"id": int, "branch": _column(int), "balance": _column(int)}
-    database.create_table("accounts", account, key="id", indexes=["branch"])
-    database.create_table("products", {"id": int, "category": _column(str), "price": _column(int)}, key="id")
-    event = {"id": int, "product": _column(int), "cost": _column(int)}
-    database.create_table("events", event, key="id", indexes=["product"])
-    database.create_table("lists", {"id": int, "items": _column(str)}, key="id")
-    database.create_table("counters", {"id": int, "value": _column(int)}, key="id")
+    create_tables(database)
     for name, text in VIEWS.items():
         database.create_view(name, text)
     for group, (refresh, views) in DEFERRED.items():
@@ -68,6 +62,16 @@ def tables() -> Tables:
     catalog = with_steps(database._engine.ltm.tables.catalog)
     database.close()
     return Tables(catalog, Horizon())
+
+
+def create_tables(database: viewtide.Database) -> None:
+    account = {"id": int, "branch": _column(int), "balance": _column(int)}
+    database.create_table("accounts", account, key="id", indexes=["branch"])
+    database.create_table("products", {"id": int, "category": _column(str), "price": _column(int)}, key="id")
+    event = {"id": int, "product": _column(int), "cost": _column(int)}
+    database.create_table("events", event, key="id", indexes=["product"])
+    database.create_table("lists", {"id": int, "items": _column(str)}, key="id")
+    database.create_table("counters", {"id": int, "value": _column(int)}, key="id")
 
 
 VIEWS = {
@@ -122,8 +126,12 @@ def whole(name: str) -> KeyRange:
 
 @cache
 def with_hidden(name: str) -> tuple[str, ...]:
+    return hidden_of(tables(), name)
+
+
+def hidden_of(catalog: Tables, name: str) -> tuple[str, ...]:
     """A view and the hidden views that its minima and maxima are in."""
-    return (name, *dict.fromkeys(extreme.table for extreme in tables().views[name].plan.extremes))
+    return (name, *dict.fromkeys(extreme.table for extreme in catalog.views[name].plan.extremes))
 
 
 @cache

@@ -26,7 +26,9 @@ from viewtide.ltm.cluster.messages import (
     FetchCatalog,
 )
 from viewtide.ltm.key_range import RangeMap
-from viewtide.ltm.two_phase.messages import COMMITTED
+from viewtide.ltm.machine import PlainHost
+from viewtide.ltm.two_phase.messages import COMMITTED, Decide, Prepare, Timestamps
+from viewtide.ltm.two_phase.participant import Participant
 
 MS = 1_000
 FIRST = tables().catalog
@@ -197,9 +199,46 @@ def test_the_catalog_of_a_timestamp_is_known_for_a_while() -> None:
 def test_a_stored_catalog_is_read_as_it_was_written() -> None:
     stored = Stored().begin(3, 1, b"a").open(10).begin(4, 2, b"b")
     assert Stored.unpack(stored.pack()) == stored
-    for number in range(5, 12):
-        stored = stored.open(number * 10).begin(number, number, b"x")
-    assert [entry.version for entry in stored.entries] == [8, 9, 10, 11]
+
+
+def test_versions_are_kept_for_a_minute_and_three_of_them_for_ever() -> None:
+    stored = Stored()
+    for number in range(1, 9):
+        stored = stored.begin(number, number, b"x").open(number * 25_000 << 20)
+    assert [entry.version for entry in stored.entries] == [4, 5, 6, 7, 8]
+    stored = stored.begin(9, 9, b"x").open(1_000_000 << 20).begin(10, 10, b"x")
+    assert [entry.version for entry in stored.entries] == [8, 9, 10]
+
+
+def test_a_request_to_vote_that_waits_is_refused_when_the_catalog_changes() -> None:
+    """It would be granted by an earlier catalog, above S (rule C1)."""
+    participant = Participant(PlainHost("a"), "a", "oracle", lambda refresh, row: row)
+    participant.start(0, (), 1)
+    participant.receive("oracle", Timestamps(1, 1_000 << 20, 1, 0), 0)
+    first, second = (((number, 1), (1_000 + number) << 20) for number in (1, 2))
+    writes = ((b"\0\0\0\1k", (1,)),)
+    participant.receive("c", Prepare(first, first[1], 0, 0, 5, ("a", "b"), writes, ()), 0)
+    waiting = participant.receive("c", Prepare(second, second[1], 0, 0, 5, ("a",), writes, ()), 0)
+    assert waiting.persist == ()
+    assert participant.has_older_votes(6) and not participant.has_older_votes(5)
+    refused = participant.refuse_older(6, "another catalog", 0)
+    assert [type(record).__name__ for record in refused.persist] == ["Refusal"]
+    decided = participant.receive("c", Decide(first, 0), 0)
+    assert [type(record).__name__ for record in decided.persist] == ["Decided"]
+    assert not participant.has_older_votes(6)
+
+
+def test_a_catalog_is_pending_until_every_ltm_has_said_that_nothing_of_earlier_ones_is_undecided() -> None:
+    bench = Bench()
+    bench.world.pause("ltm-2")
+    after = with_notes(FIRST)
+    assert bench.ask(ChangeCatalog(7, 0, pack_catalog(after)), ms=600) == []
+    assert bench.stored.pending and bench.map.catalog_pending
+    # Nobody commits meanwhile, by whichever catalog.
+    bench.world.resume("ltm-2")
+    (answer,) = bench.ask(ms=1_500)
+    assert isinstance(answer, CatalogChanged)
+    assert not answer.error and not bench.stored.pending
 
 
 def test_rows_of_views_that_are_made_or_deferred_are_not_final() -> None:

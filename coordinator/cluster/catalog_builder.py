@@ -1,0 +1,400 @@
+"""Makes what a new catalog has and the one before it had not, while writers go on. In the leader; no I/O, no clock.
+
+A catalog is open at S. Writers keep new indexes and synchronous views right from S on; what was there before is added
+here, page by page:
+
+    index     entries of the newest rows that nobody has written since S: a page is refused if one of them is changed
+    groups    deferred views that get into another group, or become synchronous, are refreshed up to S, once more
+    view      its contents as of S, by its plan, in refresh transactions at version S. Each page has a row that
+              must not be there: it counts once, however many build it. Contributions commute, so that is all
+    group     the watermark of new groups is S
+
+Then another catalog says that all of it is ready. All that matters is in rows and in the catalog: whoever leads next
+goes on. What is submitted is refused if the catalog is another one meanwhile: nobody adds to what is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias, cast
+
+from ...changetables.errors import Error
+from ...changetables.keys import prefix_stop, table_range
+from ...changetables.operators.slice import top_key
+from ...changetables.plan import TOP, Answers, Asking, Contribution, LookUp, State
+from ...changetables.schema import Index, Table
+from ...changetables.types import Row
+from ...ltm.catalog import Catalog, View
+from ...ltm.cluster.catalogs import Stored, tables_of
+from ...ltm.machine import Host, Outputs
+from ...ltm.tables import IndexEntries, TableRows, Tables, ViewRows
+from ...ltm.two_phase.messages import COMMITTED, KeyRange, TxId
+from ..transaction import Intent
+from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from ..vms.cluster_client import ASKER, Asker
+from ..vms.groups import changed_groups, groups_in_force
+from ..vms.look_ups_between import answer_between
+from ..vms.step_rows import STEPS, Step, page_key, paged, published, watermark_key, watermark_of
+
+#: Rows of one page.
+PAGE_ROWS = 200
+#: What was refused is tried again after this long, and so is what others have to do first.
+AGAIN_MS = 20
+#: What fails for another reason than its rows.
+FAILED_MS = 500
+#: The first word of its timers.
+BUILD = "build"
+#: Its transactions have this bit, the term and a number below; its reads are numbered from the other one on.
+_TX_BIT = 3 << 59
+_READ_BIT = 1 << 24
+
+#: In the place of a transaction's name.
+NO_ID: TxId = (0, 0)
+
+INDEXED = "builder: a page of an index is in"
+PAGED = "builder: a page of a view is in"
+FINISHED = "builder: all is made, the catalog does not say so"
+PROBES = (INDEXED, PAGED, FINISHED)
+
+
+class Pause(NamedTuple):
+    ms: int
+
+
+class Ended(NamedTuple):
+    """The catalog that follows; `error`: class, message and hint, if what was begun is taken back."""
+
+    catalog: Catalog
+    error: tuple[str, str, str] | None = None
+
+
+_Asked: TypeAlias = ReadAt | Submit | Pause
+_Answer: TypeAlias = RowsAt | Outcome | None
+_Building: TypeAlias = Generator[_Asked, _Answer, Ended]
+_Making: TypeAlias = Generator[_Asked, _Answer, None]
+
+
+class CatalogBuilder:
+    """`follow` says what there is to make; `ended` is there when it is made."""
+
+    def __init__(self, host: Host, coordinators: Sequence[str], page_rows: int = PAGE_ROWS) -> None:
+        self._host = host
+        self._asker = Asker(host, coordinators)
+        self.page_rows = page_rows
+        self._running: _Building | None = None
+        #: Counts what it was told to make: answers for something else mean nothing.
+        self._round = 0
+        self._asked: object = None
+        self._tx_number = 0
+        self._now_ms = 0
+        self._timers: list[tuple[int, object]] = []
+        self.ended: Ended | None = None
+
+    # -- the machine
+
+    def begin(self, term: int) -> None:
+        """It leads. Nobody had this `term` before."""
+        self._tx_number = _TX_BIT | term << 24
+        self._asker.begin(_READ_BIT | term)
+
+    def follow(self, stored: Stored, now_ms: int) -> Outputs:
+        """Nothing, if the newest catalog has nothing unfinished, or its successor is on the way."""
+        self.stop()
+        self._now_ms = now_ms
+        if stored.unfinished and not stored.pending:
+            self._running = self._build(stored)
+            self._go_on(self._round, None)
+        return self._out()
+
+    def stop(self) -> None:
+        self._asker.forget(self._asked)
+        self._running = None
+        self._round += 1
+        self.ended = None
+
+    def is_for_it(self, message: RowsAt | Outcome) -> bool:
+        number = message.number >> 32 if isinstance(message, RowsAt) else message.tx_id[0]
+        return bool(number & _READ_BIT) if isinstance(message, RowsAt) else number & _TX_BIT == _TX_BIT
+
+    def receive(self, message: RowsAt | Outcome, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        self._asker.receive(message, now_ms)
+        return self._out()
+
+    def timer(self, token: object, now_ms: int) -> Outputs:
+        self._now_ms = now_ms
+        assert isinstance(token, tuple)
+        what, name = token
+        if what == ASKER:
+            self._asker.timer(name, now_ms)
+        else:
+            self._go_on(name, None)
+        return self._out()
+
+    def _out(self) -> Outputs:
+        timers = [(at_ms, (BUILD, token)) for at_ms, token in (*self._timers, *self._asker.timers)]
+        out = Outputs((), tuple(self._asker.send), tuple(timers))
+        self._timers, self._asker.send, self._asker.timers = [], [], []
+        return out
+
+    def _go_on(self, round_: int, answer: _Answer) -> None:
+        if self._running is None or round_ != self._round:
+            return
+        try:
+            asked = self._running.send(answer)
+        except StopIteration as finished:
+            self._running = None
+            self.ended = finished.value
+            self._host.probe(FINISHED)
+            return
+        if isinstance(asked, Pause):
+            self._timers.append((self._now_ms + asked.ms, ("pause", round_)))
+        else:
+            noted = isinstance(asked, ReadAt) and not asked.at
+            self._asked = self._asker.ask(asked, self._now_ms, lambda found: self._go_on(round_, found), noted)
+
+    # -- what is to be made
+
+    def _build(self, stored: Stored) -> _Building:
+        entry = stored.opened[-1]
+        tables = tables_of(entry.data)
+        before = tables_of(stored.opened[-2].data) if len(stored.opened) > 1 else None
+        while True:
+            try:
+                yield from self._indexes(tables, entry.ts)
+                yield from self._final_steps(stored, entry.ts)
+                for rows in tables.views.values():
+                    if not rows.view.ready_ts and (before is None or rows.view.id not in before.views_by_id):
+                        yield from self._contents(tables, rows, entry.ts)
+            except Error as error:
+                if before is not None and _only_adds(before.catalog, tables.catalog):
+                    said = (type(error).__name__, error.message, error.hint)
+                    return Ended(_taken_back(before.catalog, tables.catalog), said)
+                # A view that was there cannot be taken back: it goes on when its rows allow it.
+                yield Pause(FAILED_MS)
+                continue
+            yield from self._watermarks(before, tables, entry.ts)
+            return Ended(_ready(tables.catalog, entry.ts))
+
+    def _submit(self, tables: Tables, read: RowsAt, what: Submit) -> Submit:
+        self._tx_number += 1
+        tx_id: TxId = (self._tx_number, read.at)
+        return what._replace(tx_id=tx_id, catalog_version=tables.catalog.version, exact=True)
+
+    # -- indexes
+
+    def _indexes(self, tables: Tables, ts: int) -> _Making:
+        owners: list[TableRows | ViewRows] = [*tables.by_name.values(), *tables.views.values()]
+        for rows in owners:
+            for entries in rows.indexes:
+                if not entries.index.ready:
+                    yield from self._entries(tables, rows, entries, ts)
+
+    def _entries(self, tables: Tables, rows: TableRows | ViewRows, entries: IndexEntries, ts: int) -> _Making:
+        start, stop = table_range(rows.table.id)
+        size = self.page_rows
+        while True:
+            read = cast(RowsAt, (yield ReadAt(0, 0, (), ((start, stop, size, False),))))
+            found = read.ranges[0]
+            wanted: list[tuple[bytes, Row]]
+            seen_ranges: tuple[KeyRange, ...] = ()
+            if isinstance(rows, TableRows):
+                # Who has written since S has made the entry.
+                wanted = [(key, _padded(rows, row)) for key, row_ts, row in found if row_ts <= ts]
+            else:
+                states = [(key, row) for key, _, row in found]
+                wanted = yield from self._shown(tables, rows, [key for key, _ in states], read.at)
+                seen_ranges = tuple(_values_of(rows, [row for _, row in states]))
+            cells = tuple((entries.codec.entry(row, key), (key,)) for key, row in wanted)
+            if cells:
+                keys = tuple(key for key, _ in wanted)
+                submit = Submit(NO_ID, False, (), read.at, keys, seen_ranges, cells=cells)
+                if cast(Outcome, (yield self._submit(tables, read, submit))).state != COMMITTED:
+                    size = max(1, size // 2)
+                    yield Pause(AGAIN_MS)
+                    continue
+                self._host.probe(INDEXED)
+            if len(found) < size:
+                return
+            start = found[-1][0] + b"\0"
+            size = min(2 * size, self.page_rows)
+
+    # -- views
+
+    def _contents(self, tables: Tables, rows: ViewRows, ts: int) -> _Making:
+        """The view's relation evaluated as of S, branch by branch, in pages of one source."""
+        plan, page = rows.plan, 0
+        contributions = yield from _answered(tables, plan.contribute_constants(), ts)
+        if plan.kept.slice_of:
+            kept = plan.kept
+            count = top_key(None if kept.limit is None else kept.offset + kept.limit)
+            look_up = LookUp(kept.slice_of, TOP, [count], State.OLD)
+            answers = yield from _as_of(tables, [look_up], ts)
+            contributions = [*contributions, *plan.contribute_top(cast("list[Row]", answers[0][0]))]
+        yield from self._add(tables, rows, ts, page, contributions)
+        for part, source, name in plan.starts():
+            start, stop = table_range(tables.source(name).table.id)
+            first = True
+            while True:
+                found, last = yield from self._page_of(tables, name, start, stop, ts, first)
+                page += 1
+                if found:
+                    contributions = yield from _answered(tables, plan.contribute_from(part, source, found), ts)
+                    yield from self._add(tables, rows, ts, page, contributions)
+                if last is None:
+                    break
+                start, first = last + b"\0", False
+
+    def _page_of(
+        self, tables: Tables, name: str, start: bytes, stop: bytes, ts: int, first: bool
+    ) -> Generator[_Asked, _Answer, tuple[list[Row], bytes | None]]:
+        """Rows that a table has or a view shows at S, and the last key, None if there are no others."""
+        rows = tables.source(name)
+        read = cast(RowsAt, (yield ReadAt(0, ts, (), ((start, stop, self.page_rows, False),))))
+        found = read.ranges[0]
+        last = found[-1][0] if len(found) == self.page_rows else None
+        if isinstance(rows, TableRows):
+            return [_padded(rows, row) for _, _, row in found], last
+        keys = [key for key, _, _ in found]
+        if not keys and first and rows.plan.always:
+            keys = [rows.plan.keys.encode_short(())]
+        shown = yield from self._shown(tables, rows, keys, ts)
+        return [row for _, row in shown], last
+
+    def _shown(
+        self, tables: Tables, rows: ViewRows, keys: list[bytes], ts: int
+    ) -> Generator[_Asked, _Answer, list[tuple[bytes, Row]]]:
+        if not keys:
+            return []
+        (shown,) = yield from _as_of(tables, [LookUp(rows.view.name, None, keys, State.OLD)], ts)
+        return [(key, row) for key, row in zip(keys, cast("list[Row | None]", shown), strict=True) if row is not None]
+
+    def _add(
+        self, tables: Tables, rows: ViewRows, ts: int, page: int, contributions: Sequence[Contribution]
+    ) -> _Making:
+        """Once: whoever finds the page's row there leaves it."""
+        if not contributions:
+            return
+        view_id = rows.view.id
+        key = page_key(view_id, ts, page)
+        refreshes = tuple((view_id, *each) for each in contributions)
+        writes = ((STEPS, ((key, self._page_row(view_id, ts, page)),)),)
+        submit = Submit(NO_ID, False, writes, refreshes=refreshes, at=ts)
+        while True:
+            read = cast(RowsAt, (yield ReadAt(0, 0, (key,))))
+            if self._is_there(read):
+                return
+            if cast(Outcome, (yield self._submit(tables, read, submit))).state == COMMITTED:
+                self._host.probe(PAGED)
+                return
+            yield Pause(AGAIN_MS)
+
+    def _page_row(self, view_id: int, ts: int, page: int) -> Intent:
+        return paged(view_id, ts, page)
+
+    def _is_there(self, read: RowsAt) -> bool:
+        return read.rows[0][1] is not None
+
+    # -- groups
+
+    def _final_steps(self, stored: Stored, ts: int) -> _Making:
+        """The scheduler makes them; nobody reads what they leave before all of them are there."""
+        keys = tuple(watermark_key(key) for key, each in groups_in_force(stored).items() if each.final_ts)
+        while keys:
+            read = cast(RowsAt, (yield ReadAt(0, 0, keys)))
+            if all(watermark_of(row) >= ts for _, row in read.rows):
+                return
+            yield Pause(AGAIN_MS)
+
+    def _watermarks(self, before: Tables | None, tables: Tables, ts: int) -> _Making:
+        groups = changed_groups(before, tables)
+        keys = tuple(watermark_key(group.key) for group in groups)
+        while keys:
+            read = cast(RowsAt, (yield ReadAt(0, 0, keys)))
+            old = {group.key: watermark_of(row) for group, (_, row) in zip(groups, read.rows, strict=True)}
+            writes = tuple(
+                (watermark_key(key), published(Step(key, watermark, ts)))
+                for key, watermark in old.items()
+                if watermark < ts
+            )
+            if not writes:
+                return
+            submit = Submit(NO_ID, False, ((STEPS, writes),), read.at, keys)
+            if cast(Outcome, (yield self._submit(tables, read, submit))).state != COMMITTED:
+                yield Pause(AGAIN_MS)
+
+
+def _as_of(tables: Tables, look_ups: Sequence[LookUp], ts: int) -> Generator[_Asked, _Answer, Answers]:
+    reading = answer_between(tables, [each._replace(state=State.OLD) for each in look_ups], ts, ts)
+    return (yield from cast("Generator[_Asked, _Answer, Answers]", reading))
+
+
+def _answered(
+    tables: Tables, asking: Asking[list[Contribution]], ts: int
+) -> Generator[_Asked, _Answer, list[Contribution]]:
+    """What a propagation gives whose look-ups are answered as of S."""
+    answers: Answers | None = None
+    while True:
+        try:
+            wanted = next(asking) if answers is None else asking.send(answers)
+        except StopIteration as finished:
+            return cast("list[Contribution]", finished.value)
+        answers = yield from _as_of(tables, wanted, ts)
+
+
+def _padded(rows: TableRows, row: Row) -> Row:
+    return row if len(row) == len(rows.table.columns) else rows.codec.pad(row)
+
+
+def _values_of(rows: ViewRows, states: Iterable[Row]) -> Iterable[KeyRange]:
+    """Where the minima and maxima of these rows are."""
+    for state in states:
+        for number, _ in enumerate(rows.plan.extremes):
+            prefix = rows.plan.extreme_prefix(number, state)
+            yield prefix, prefix_stop(prefix), 0, False
+
+
+# --- catalogs ---
+
+
+def is_unfinished(catalog: Catalog) -> bool:
+    """Whether there is something to make before all that a catalog has can be read."""
+    if any(not view.ready_ts for view in catalog.views.values()):
+        return True
+    owners: list[Table | View] = [*catalog.tables.values(), *catalog.views.values()]
+    return any(not index.ready for owner in owners for index in owner.indexes)
+
+
+def _ready(catalog: Catalog, ts: int) -> Catalog:
+    views = {
+        name: replace(view, ready_ts=view.ready_ts or ts, indexes=_all_ready(view.indexes))
+        for name, view in catalog.views.items()
+    }
+    tables = {name: replace(table, indexes=_all_ready(table.indexes)) for name, table in catalog.tables.items()}
+    return replace(catalog, version=catalog.version + 1, views=views, tables=tables)
+
+
+def _all_ready(indexes: Iterable[Index]) -> tuple[Index, ...]:
+    return tuple(index if index.ready else replace(index, ready=True) for index in indexes)
+
+
+def _only_adds(before: Catalog, after: Catalog) -> bool:
+    """Whether what was there is as it was, but for new indexes."""
+    views = {view.id: replace(view, indexes=()) for view in after.views.values()}
+    return before.dropped == after.dropped and all(
+        views.get(view.id) == replace(view, indexes=()) for view in before.views.values()
+    )
+
+
+def _taken_back(before: Catalog, after: Catalog) -> Catalog:
+    """Without what is unfinished: its cells go like those of something that was dropped."""
+    gone = set(_ids(after)) - set(_ids(before))
+    return replace(before, version=after.version + 1, next_id=after.next_id, dropped=(*after.dropped, *sorted(gone)))
+
+
+def _ids(catalog: Catalog) -> Iterable[int]:
+    owners: list[Table | View] = [*catalog.tables.values(), *catalog.views.values()]
+    for owner in owners:
+        yield owner.id
+        yield from (index.id for index in owner.indexes)

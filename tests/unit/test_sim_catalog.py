@@ -1,0 +1,64 @@
+"""Catalogs that change, in the simulator, in the size that every run of the tests can pay for. More: `python -m
+tests.sim --scenario catalog --seeds 10000`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.sim import catalog, runner
+from tests.sim.scenario import Mutant, Scenario, run_seed
+from tests.sim.scenarios import SCENARIOS
+
+#: Seeds of the drawn scenario, and of each directed one.
+SEEDS = 16
+SEEDS_DIRECTED = 1
+SEEDS_FAST = 2
+
+#: What only a patch that does not fit any more raises: such a mutant proves nothing.
+STALE = re.compile(r"raised (TypeError|AttributeError|NameError)")
+#: Of the protocol: timestamps, holds, votes, catalogs, deferred views.
+RULES = (
+    *(f"T{number}" for number in range(1, 4)),
+    *(f"H{number}" for number in range(1, 8)),
+    *(f"V{number}" for number in range(1, 10)),
+    *(f"C{number}" for number in range(1, 3)),
+    *(f"D{number}" for number in range(1, 4)),
+)
+
+
+def test_every_rule_of_the_protocol_has_a_variant_without_it() -> None:
+    names = [mutant.name for scenario in SCENARIOS.values() for mutant in scenario.mutants]
+    assert [rule for rule in RULES if not any(name.startswith(f"{rule}:") for name in names)] == []
+
+
+def test_some_seeds_of_catalog_changes_hold() -> None:
+    assert [run_seed(catalog.SCENARIO, seed).violation for seed in range(SEEDS_FAST)] == [None] * SEEDS_FAST
+
+
+@pytest.mark.slow
+def test_many_seeds_of_catalog_changes_hold_and_cover_what_they_name() -> None:
+    totals = runner.run_many("catalog", 0, SEEDS, jobs=2)
+    assert totals.violations == []
+    assert runner.not_covered(catalog.SCENARIO, totals.result) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", catalog.DIRECTED, ids=lambda scenario: scenario.name)
+def test_the_directed_scenarios_hold(scenario: Scenario) -> None:
+    totals = runner.run_many(scenario.name, 0, SEEDS_DIRECTED, twice_every=0)
+    assert totals.violations == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", catalog.SCENARIO.mutants, ids=lambda mutant: mutant.name)
+def test_every_known_bad_variant_of_catalog_changes_is_caught(mutant: Mutant) -> None:
+    directed = SCENARIOS[mutant.scenario] if mutant.scenario else catalog.SCENARIO
+    found = None
+    for seed in range(mutant.seeds_max):
+        found = run_seed(directed, seed, mutant=mutant).violation
+        if found is not None:
+            break
+    assert found is not None, f"not caught by {mutant.seeds_max} seeds"
+    assert not STALE.search(str(found)), found
