@@ -161,13 +161,14 @@ class Saver:
         self._entries: list[tuple[str, bytes]] = []
         self._number = 0
         self._wrote_entry = False
+        #: The newest timestamp that was known when it was last looked.
+        self._newest_ts = 0
 
     def begin(self, place: Callable[[int], tuple[str, int]], before: tuple[str, int]) -> bool:
         """Whether there is something to save. `place` tells after which log and lsn replay begins if records up to an
         own lsn are covered; `before` is where it begins with the last checkpoint."""
         machine, journal = self.machine, self.journal
-        newest = machine.newest_ts - (self._settings.lag_ms << MS_SHIFT)
-        ts = max(journal.stored.ts, min(newest, machine.lowest_undecided() - 1) & ~RAISE_MAX)
+        ts = max(journal.stored.ts, self._moment())
         target = final_to(machine, journal, ts)
         covered_ts = min(target.lowest, machine.followed_ts())
         position = journal.needed_from(covered_ts, machine.last_lsn)
@@ -193,6 +194,16 @@ class Saver:
         self._pages = Pages(self.cells, tuple(self.cells.touched), target, self._settings.page_cells)
         self._wrote_entry = False
         return True
+
+    def _moment(self) -> int:
+        """Up to where everything is decided; what is young may come late, and is left for the next time. If nothing
+        has come since the last time, all is saved: the log of a former life is not needed for ever."""
+        undecided = self.machine.lowest_undecided()
+        newest = max(self.machine.newest_ts, self.journal.highest_ts)
+        before, self._newest_ts = self._newest_ts, newest
+        if newest == before and undecided == FOREVER:
+            return newest
+        return min(newest - (self._settings.lag_ms << MS_SHIFT), undecided - 1) & ~RAISE_MAX
 
     def _close(self, ts: int) -> None:
         """From now on nobody commits at or below it (rule H3)."""
