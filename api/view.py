@@ -27,7 +27,8 @@ class View:
         self.name = name
         node.check_open()
         ltm = node.engine.ltm
-        view_rows(name, ltm.tables if name in ltm.tables.views else ltm.newest_tables())
+        known = isinstance(name, str) and name in ltm.tables.views
+        view_rows(name, ltm.tables if known else ltm.newest_tables())
 
     def get(
         self,

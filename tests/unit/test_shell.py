@@ -370,7 +370,10 @@ class Terminal:
     def until(self, text: str) -> str:
         """What comes up to this text, which is waited for."""
         while text not in self._seen:
-            ready, _, _ = select.select([self._master], [], [], READ_SECONDS_MAX)
+            # Not `select`: it takes no descriptor above 1023, and a test process may have so many.
+            waiting = select.poll()
+            waiting.register(self._master, select.POLLIN)
+            ready = waiting.poll(READ_SECONDS_MAX * 1000)
             try:
                 data = os.read(self._master, 4096) if ready else b""
             except OSError:  # the other side has closed
