@@ -88,8 +88,8 @@ def connect(
     keys: str | os.PathLike[str] | None = None,
     server_key: str = "",
 ) -> Database:
-    """Open a database: a directory (created if missing), "memory:" for a new private one, or one on a served node:
-    "tcp://host:port" or "ipc://path".
+    """Open a database: a directory (created if missing), "memory:" for a new private one, one on a served node,
+    "tcp://host:port" or "ipc://path", or that of a cluster: "zk://host:port,host:port/path".
 
     `ltms`: how many local transaction managers share the keys; with several, transactions take two phases. Without it,
     the environment variable VIEWTIDE_LTMS tells, else it is one.
@@ -112,8 +112,14 @@ def connect(
         from .remote import connect_remote
 
         return connect_remote(name, keys, server_key)
+    if scheme == "zk":
+        from .remote_cluster import connect_cluster
+
+        return connect_cluster(name.removeprefix("zk://"), keys)
     if scheme:
-        raise NotSupportedError(f"{scheme}:// is not available yet", hint="give a directory, 'memory:' or 'tcp://...'")
+        raise NotSupportedError(
+            f"{scheme}:// is not known", hint="give a directory, 'memory:', 'tcp://host:port' or 'zk://host:port/path'"
+        )
     return Database(open_directory(Path(name), config))
 
 

@@ -88,6 +88,7 @@ class AsyncLink:
 
     def __init__(self, target: Target, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self._target, self._client, self._loop = target, client, loop
+        self.address = target.address
         self._hub = target.hub(f"client-{client.number:x}")
         self._pack = make_pack()
         self._number = 0
@@ -257,6 +258,7 @@ class AsyncLinks:
                 link = await self._link(anew=ask.kind == ONCE)
                 return await link.exchange(ask, arguments)
             except Lost:
+                await asyncio.to_thread(self._target.lost, link.address)
                 if ask.kind == ONCE or time.monotonic() > give_up:
                     break
                 arguments = arguments if ask.resent is None else ask.resent
@@ -267,6 +269,9 @@ class AsyncLinks:
         """The connection of this loop. `anew`: to a node that is there for sure."""
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
+        if link is not None and link.address != self._target.address:
+            link.close()
+            link = None
         if link is None or link.lost:
             link = AsyncLink(self._target, self._client, loop)
             with self._lock:

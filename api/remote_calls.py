@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
@@ -24,6 +25,8 @@ from .changetables.schema import Table
 from .changetables.serialize import table_from_plain
 from .changetables.types import Row as Values
 from .changetables.types import type_of
+from .coordinator.embedded import wall_clock_ms
+from .coordinator.timestamps import MS_SHIFT
 from .database import ColumnSpec
 from .reads import NO_KEY
 from .remote_protocol import (
@@ -143,7 +146,8 @@ class Client:
 
     def __init__(self) -> None:
         self.number = secrets.randbits(62)
-        self._numbers = itertools.count(1)
+        self._last = 0
+        self._lock = threading.Lock()
         self._sessions = itertools.count(1)
         self.schemas: dict[str, Schema] = {}
         #: The tables of layouts that rows may still have.
@@ -151,7 +155,10 @@ class Client:
         self._version = -1
 
     def next_tx_id(self) -> tuple[int, int]:
-        return self.number, next(self._numbers)
+        """Numbers go up with the time: processes of a cluster know by them how long ago a transaction was made."""
+        with self._lock:
+            self._last = number = max(self._last + 1, wall_clock_ms() << MS_SHIFT)
+        return self.number, number
 
     def next_session(self) -> tuple[int, int]:
         return self.number, next(self._sessions)

@@ -54,6 +54,9 @@ class Target:
             raise
         return hub
 
+    def lost(self, address: str) -> None:
+        """Nobody answers at an address: if there are others, `address` is another one from now on."""
+
     def unavailable(self) -> Unavailable:
         return Unavailable(
             f"nobody answers at {self.address}", hint="is the node running there? start it with: viewtide serve"
@@ -81,6 +84,7 @@ class Link:
     def __init__(self, target: Target, client: Client) -> None:
         self._target = target
         self._client = client
+        self.address = target.address
         self._hub = target.hub(f"client-{client.number:x}")
         self._pack = make_pack()
         self._number = 0
@@ -176,6 +180,7 @@ class Links:
             link.meet(CONNECT_S_MAX)
         except Lost:
             link.close()
+            self.target.lost(link.address)
             raise self.target.unavailable() from None
         except BaseException:
             link.close()
@@ -197,10 +202,7 @@ class Links:
         raise given_up(self.target, ask)
 
     def _once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
-        try:
-            link = self._idle.pop()
-        except IndexError:
-            link = Link(self.target, self._client)
+        link = self._borrowed()
         try:
             if ask.kind == ONCE:
                 # What may not be done twice is sent only to a node that is there.
@@ -209,7 +211,11 @@ class Links:
                 except Lost:
                     raise self.target.unavailable() from None
             body = link.exchange(ask, arguments)
-        except (Lost, RemoteProtocolError):
+        except Lost:
+            link.close()
+            self.target.lost(link.address)
+            raise
+        except RemoteProtocolError:
             link.close()
             raise
         except Error:
@@ -220,6 +226,17 @@ class Links:
             raise
         self._give_back(link)
         return body
+
+    def _borrowed(self) -> Link:
+        """One that nobody uses; those to a node that is gone are closed."""
+        while True:
+            try:
+                link = self._idle.pop()
+            except IndexError:
+                return Link(self.target, self._client)
+            if link.address == self.target.address:
+                return link
+            link.close()
 
     def _give_back(self, link: Link) -> None:
         if self._closed:

@@ -15,13 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from . import __version__
 from .changetables.errors import (
     Busy,
+    CommitUnknown,
     Error,
     InterfaceError,
     InternalError,
@@ -31,6 +32,8 @@ from .changetables.errors import (
     TransactionConflict,
 )
 from .changetables.serialize import table_to_plain
+from .coordinator.cluster.engine import ClusterEngine
+from .coordinator.cluster.requests import COMMIT_MS_MAX, unknown_outcome
 from .coordinator.embedded import Engine, wall_clock_ms
 from .coordinator.transaction import ABSENT, Intent, Request
 from .freshness import ANY_AGE, is_fresh, levels_of
@@ -132,6 +135,7 @@ class Server:
         self._ltm = engine.ltm
         #: Takes all transactions of a turn at once; None: in a cluster each goes its own way.
         self._combining = engine if isinstance(engine, Engine) else None
+        self._cluster = engine if isinstance(engine, ClusterEngine) else None
         self._hub = hub
         self._pack = make_pack()
         #: Another one after each start: clients see that what they had here is gone.
@@ -145,8 +149,9 @@ class Server:
         #: Commits that were sent again after a restart, while the log is read.
         self._waiting_for_log: list[Callable[[], None]] = []
         self._commits: dict[TxId, _Commit] = {}
-        #: Those that workers have.
+        #: Those that the LTMs of a cluster have, and until when they are waited for.
         self._running: dict[TxId, _Commit] = {}
+        self._later: dict[TxId, tuple[float, Future[int]]] = {}
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="viewtide-served")
         self._jobs_count = 0
         #: What workers have done: called by the loop.
@@ -185,6 +190,7 @@ class Server:
         now = time.monotonic()
         if now >= self._look_s:
             self._look_s = now + LOOK_S
+            self._give_up_commits(now)
             self._sessions.expire()
             self._cursors.expire()
             self._decided.expire()
@@ -236,7 +242,8 @@ class Server:
         if call is None:
             raise RemoteProtocolError(f"there is no operation {operation!r}", hint="update the node")
         args, kwargs = arguments_from(arguments)
-        if operation in INLINE or (operation.startswith("view.") and self._is_short(operation, args, kwargs)):
+        # Whatever reads from a cluster waits for others.
+        if self._cluster is None and (operation in INLINE or self._is_short(operation, args, kwargs)):
             self._answer_value(caller, called(call, args, kwargs))
         else:
             self._work(caller, partial(called, call, args, kwargs), partial(self._note_rows, operation, args))
@@ -319,7 +326,8 @@ class Server:
             return
         if again and self._is_earlier(caller, tx_id, partial(self._take_commit, caller, arguments)):
             return
-        self._commits[tx_id] = self._blind(caller, tx_id, writes)
+        self._commits[tx_id] = commit = self._blind(caller, tx_id, writes)
+        commit.request.again = again is True
 
     def _is_earlier(self, caller: Caller, tx_id: TxId, retry: Callable[[], None]) -> bool:
         """Whether a commit that was sent again was done before this process began; then it is answered. The log is
@@ -406,6 +414,9 @@ class Server:
         tables = self._ltm.tables
         found = tables.by_name.get(name) if isinstance(name, str) else None
         if found is None:
+            tables = self._ltm.newest_tables()
+            found = tables.by_name.get(name) if isinstance(name, str) else None
+        if found is None:
             raise unknown_table(name, tables)
         return found
 
@@ -437,12 +448,15 @@ class Server:
             # It wrote nothing: it happened at its snapshot.
             commits.remove(commit)
             snapshot = commit.request.snapshot
+            if snapshot is None and self._cluster is not None:
+                self._commit_nothing(commit)
+                continue
             self._committed(commit, self._ltm.horizon.durable_ts if snapshot is None else snapshot)
         if not commits:
             return
         if self._combining is None:
             for commit in commits:
-                self._commit_alone(commit)
+                self._commit_in_cluster(commit)
             return
         decided = self._combining.commit_many([each.request for each in commits])
         for commit, pending in zip(commits, decided, strict=True):
@@ -451,23 +465,43 @@ class Server:
             else:
                 self._refused(commit, pending.error)
 
-    def _commit_alone(self, commit: _Commit) -> None:
-        """By a worker: it waits for others."""
-        tx_id = commit.tx_id
-        self._running[tx_id] = commit
+    def _commit_nothing(self, commit: _Commit) -> None:
+        """It wrote and read nothing: it happens now, whenever that is."""
+        good = partial(self._committed, commit)
+        self._begin_work(
+            lambda: self._ltm.horizon.durable_ts, cast("Callable[[object], None]", good), partial(self._refused, commit)
+        )
 
-        def good(commit_ts: object) -> None:
-            del self._running[tx_id]
-            self._committed(commit, cast(int, commit_ts))
+    def _commit_in_cluster(self, commit: _Commit) -> None:
+        """It is told when others have decided it."""
+        assert self._cluster is not None, "an engine of this process combines"
+        try:
+            later = self._cluster.commit_later(commit.request)
+        except Error as error:
+            self._refused(commit, error)
+            return
+        self._running[commit.tx_id] = commit
+        self._later[commit.tx_id] = (time.monotonic() + COMMIT_MS_MAX / 1000, later)
 
-        def bad(error: BaseException) -> None:
-            self._running.pop(tx_id, None)
+        def told(_: Future[int]) -> None:
+            self._done.append(partial(self._decided_in_cluster, commit, later))
+            self._hub.wake()
+
+        later.add_done_callback(told)
+
+    def _decided_in_cluster(self, commit: _Commit, later: Future[int]) -> None:
+        self._running.pop(commit.tx_id, None)
+        self._later.pop(commit.tx_id, None)
+        error = unknown_outcome() if later.cancelled() else later.exception()
+        if error is None:
+            self._committed(commit, later.result())
+        else:
             self._refused(commit, error)
 
-        try:
-            self._begin_work(partial(self._engine.commit, commit.request), good, bad)
-        except Busy as error:
-            bad(error)
+    def _give_up_commits(self, now: float) -> None:
+        for give_up, later in list(self._later.values()):
+            if now > give_up:
+                later.cancel()
 
     def _committed(self, commit: _Commit, commit_ts: int) -> None:
         self._decided.note(commit.tx_id, commit_ts)
@@ -521,6 +555,10 @@ class Server:
         key = _key((arguments[0],))
         if not again or self._sessions.known(key, caller.name) is not None:
             return False
+        if self._cluster is not None:
+            raise CommitUnknown(
+                "the process that had this transaction is gone, and it may have been committed", hint="look at the data"
+            )
         return self._is_earlier(caller, tx_id, partial(self._take_session, caller, arguments))
 
     def _run_session(
@@ -570,6 +608,8 @@ class Server:
 
     def _is_short_in(self, session: Session, what: str, writes: object, args: tuple[object, ...]) -> bool:
         held = session.held
+        if self._cluster is not None:
+            return False
         if type(writes) is tuple and sum(len(each[3]) for each in as_writes(writes)) > SHORT_WRITES:
             return False
         if isinstance(held, AlignedSnapshot) and held._snapshot is None:

@@ -33,14 +33,16 @@ Intent: TypeAlias = tuple[int, Row | None, Mapping[int, Value] | None, bool]
 
 
 class Request:
-    """A transaction as its client hands it over for commit. `snapshot` is None if it read nothing. `inserts_only`: all
+    """A transaction as its client hands it over for commit. `again`: it was handed over before, perhaps to another
+    process, and nobody said what became of it. `snapshot` is None if it read nothing. `inserts_only`: all
     intents are (ABSENT, row, None, True). `tx_ids`: its own, or those of several that are run as one."""
 
-    __slots__ = ("inserts_only", "keys", "ranges", "snapshot", "tables", "tx_id", "tx_ids", "writes")
+    __slots__ = ("again", "inserts_only", "keys", "ranges", "snapshot", "tables", "tx_id", "tx_ids", "writes")
 
     def __init__(self, tx_id: tuple[int, int]) -> None:
         self.tx_id = tx_id
         self.tx_ids: tuple[tuple[int, int], ...] = (tx_id,)
+        self.again = False
         self.snapshot: int | None = None
         self.inserts_only = False
         self.keys: set[tuple[int, bytes]] = set()

@@ -25,6 +25,8 @@ from .requests import Requests
 #: A change of the catalog waits for all votes by earlier ones, perhaps until another LTM has taken over.
 CHANGE_MS_MAX = 60_000
 FETCH_MS_MAX = 20_000
+#: A coordinator answers earlier, also if there is nothing new.
+FOLLOW_MS_MAX = 3_000
 
 
 def new_number() -> int:
@@ -67,6 +69,11 @@ class CatalogFollower:
         if self._now()[0] != version:
             self._fetch(-1)
         return self._now()[0] == version
+
+    def follow(self) -> None:
+        """Wait for the next one, but not for long."""
+        give_up = time.monotonic() + FOLLOW_MS_MAX / 1000
+        self._adopt(self._requests.ask(FetchCatalog(0, self._now()[0]), CatalogIs, give_up))
 
     def _fetch(self, above_version: int) -> tuple[int, Tables]:
         give_up = time.monotonic() + FETCH_MS_MAX / 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol
 
 from ...changetables.errors import TransactionConflict
@@ -52,6 +53,16 @@ class ClusterEngine:
         self.commits_count += 1
         return commit_ts
 
+    def commit_later(self, request: Request) -> Future[int]:
+        """For whoever cannot wait; the future may be cancelled."""
+        later = self.requests.commit_later(self._submit(request))
+        later.add_done_callback(self._count)
+        return later
+
+    def _count(self, later: Future[int]) -> None:
+        if not later.cancelled() and later.exception() is None:
+            self.commits_count += 1
+
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> None:
         self._catalogs.change(change)
 
@@ -66,7 +77,7 @@ class ClusterEngine:
         _refuse_switched(request, tables)
         return Submit(
             request.tx_id,
-            False,
+            request.again,
             tuple((name, tuple(intents.items())) for name, intents in request.writes.items()),
             request.snapshot or 0,
             tuple(key for _, key in sorted(request.keys)),

@@ -127,7 +127,7 @@ class Requests:
             outcome = future.result(COMMIT_MS_MAX / 1000)
         except (TimeoutError, CancelledError, Unavailable):
             future.cancel()
-            raise _unknown() from None
+            raise unknown_outcome() from None
         return self._committed(cast(Outcome, outcome))
 
     async def commit_async(self, submit: Submit) -> int:
@@ -135,8 +135,27 @@ class Requests:
         try:
             outcome = await asyncio.wait_for(future, COMMIT_MS_MAX / 1000)
         except (TimeoutError, Unavailable):
-            raise _unknown() from None
+            raise unknown_outcome() from None
         return self._committed(cast(Outcome, outcome))
+
+    def commit_later(self, submit: Submit) -> Future[int]:
+        asked = self._asking.ask(self._coordinator, submit)
+        later: Future[int] = Future()
+
+        def told(answer: Future[object]) -> None:
+            if not later.set_running_or_notify_cancel():
+                return
+            try:
+                later.set_result(self._committed(cast(Outcome, answer.result())))
+            except (CancelledError, Unavailable):
+                later.set_exception(unknown_outcome())
+            except Error as error:
+                later.set_exception(error)
+
+        asked.add_done_callback(told)
+        # Nobody waits any more: it need not be asked again.
+        later.add_done_callback(lambda ended: asked.cancel() if ended.cancelled() else None)
+        return later
 
     def _committed(self, outcome: Outcome) -> int:
         if outcome.state != COMMITTED:
@@ -158,7 +177,7 @@ def _unavailable(why: str) -> Unavailable:
     return Unavailable(f"the cluster does not answer: {why}", hint="try again; see whether its processes run")
 
 
-def _unknown() -> CommitUnknown:
+def unknown_outcome() -> CommitUnknown:
     return CommitUnknown(
         "nobody said whether the transaction was committed", hint="look at the data, or submit it again by its tx_id"
     )

@@ -1,0 +1,97 @@
+"""`vt.connect("zk://host:port,host:port/path")`: one of the LTM processes of a cluster serves this client, another one
+if that is gone.
+
+ZooKeeper says where they are. A transaction or snapshot lives in the process that it was begun in: when that is gone,
+it ends with TransactionConflict. A commit that was not answered is sent to the next one with its tx_id, so it happens
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+from .changetables.errors import NotSupportedError, Unavailable
+from .ltm.keys import Keys
+from .remote import RemoteDatabase, RemoteNode
+from .remote_links import Target
+
+#: A session with ZooKeeper that lasts for one look.
+SESSION_MS = 4_000
+#: `connect` looks for a process that serves clients for so long, and so often.
+FIND_S_MAX = 10.0
+FIND_AGAIN_S = 0.2
+#: After one look the next comes at least so much later: many connections are lost at a time.
+LOOK_S_MIN = 0.2
+
+
+class ClusterTarget(Target):
+    """`address` is that of the process that serves this client now."""
+
+    def __init__(self, hosts: str, keys: Keys | None = None) -> None:
+        super().__init__("", keys)
+        self._hosts = hosts
+        self._lock = threading.Lock()
+        self._looked_s = float("-inf")
+        self._choose("")
+
+    def lost(self, address: str) -> None:
+        with self._lock:
+            if address == self.address and time.monotonic() - self._looked_s >= LOOK_S_MIN:
+                self._choose(address)
+
+    def unavailable(self) -> Unavailable:
+        return Unavailable(f"no process of the cluster at {self._hosts} answers", hint="see: viewtide cluster status")
+
+    def _choose(self, but: str) -> None:
+        """Another one than `but`, if there is one. Which one is left to chance, so that clients spread."""
+        give_up = time.monotonic() + FIND_S_MAX
+        while True:
+            found = serving(self._hosts)
+            self._looked_s = time.monotonic()
+            others = [each for each in found if each[0] != but] or found
+            if others:
+                self.address, self.server_key = random.choice(others)
+                return
+            if time.monotonic() > give_up:
+                raise Unavailable(
+                    f"no process of the cluster at {self._hosts} serves clients",
+                    hint='start LTMs with clients = "tcp://..." in their configuration; see: viewtide cluster status',
+                )
+            time.sleep(FIND_AGAIN_S)
+
+
+def serving(hosts: str) -> list[tuple[str, str]]:
+    """Where processes serve clients, and their public keys."""
+    try:
+        # Imported here: only clusters need the client library of ZooKeeper.
+        from .coordinator.cluster.directory import LTM, PROCESSES, Address
+        from .coordinator.cluster.zookeeper import ZooKeeper
+    except ImportError as error:
+        raise NotSupportedError("zk:// needs kazoo", hint="pip install 'viewtide[cluster]'") from error
+    zookeeper = ZooKeeper(hosts, SESSION_MS)
+    zookeeper.start()
+    try:
+        stored = [zookeeper.read(f"{PROCESSES}/{name}") for name in zookeeper.children(PROCESSES)]
+    finally:
+        zookeeper.stop()
+    known = [Address.unpack(data) for data in stored if data is not None]
+    return [(each.clients, each.public_key) for each in known if each is not None and each.role == LTM and each.clients]
+
+
+def connect_cluster(hosts: str, keys: str | os.PathLike[str] | None = None) -> RemoteDatabase:
+    """Connect to a cluster; Unavailable if nobody answers."""
+    node = RemoteNode(ClusterTarget(hosts, None if keys is None else Keys.load(Path(keys))))
+    give_up = time.monotonic() + FIND_S_MAX
+    while True:
+        try:
+            node.links.meet()
+        except Unavailable:
+            if time.monotonic() > give_up:
+                raise
+        else:
+            node.name = f"zk://{hosts}"
+            return RemoteDatabase(node)

@@ -1,0 +1,160 @@
+"""Clients of a cluster: LTM processes serve them the API, and take over from each other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import viewtide as vt
+from tests.cluster_database import TestCluster, open_cluster
+from viewtide import remote_cluster
+from viewtide.cluster_gateway import ClusterGateway
+from viewtide.remote import RemoteDatabase
+from viewtide.remote_aio import AsyncRemoteDatabase
+from viewtide.remote_cluster import connect_cluster
+
+BY_CATEGORY = (
+    "SELECT p.category, SUM(e.cost) AS cost, COUNT(*) AS n FROM events e JOIN products p ON e.product = p.id "
+    "GROUP BY p.category"
+)
+
+
+class Gateways:
+    """One in each LTM of a cluster in this process; `end` takes one away with its LTM."""
+
+    def __init__(self, cluster: TestCluster) -> None:
+        self.cluster = cluster
+        self.serving: dict[int, ClusterGateway] = {}
+        for number in (1, 2, 3):
+            gateway = self.serving[number] = ClusterGateway(f"ltm-{number}", "tcp://127.0.0.1:0")
+            gateway.start(cluster.cluster, lambda: tuple(cluster.ltms))
+
+    def found(self, hosts: str) -> list[tuple[str, str]]:
+        """As ZooKeeper tells it."""
+        return [(gateway.address, "") for gateway in self.serving.values()]
+
+    def end(self, address: str) -> None:
+        number = next(number for number, gateway in self.serving.items() if gateway.address == address)
+        self.cluster.kill(number)
+        self.serving.pop(number).close()
+
+    def close(self) -> None:
+        for gateway in self.serving.values():
+            gateway.close()
+
+
+@pytest.fixture
+def gateways(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateways]:
+    with ExitStack() as closing:
+        cluster = closing.enter_context(open_cluster())
+        made = Gateways(cluster)
+        closing.callback(made.close)
+        monkeypatch.setattr(remote_cluster, "serving", made.found)
+        yield made
+
+
+@pytest.fixture
+def db(gateways: Gateways) -> Iterator[RemoteDatabase]:
+    # Deferred views are refreshed in tests of the API; here the catalog goes through the client.
+    with connect_cluster("nowhere:1/shop") as opened:
+        assert isinstance(opened, RemoteDatabase)
+        opened.create_table("products", {"id": int, "category": str}, key="id")
+        opened.create_table("events", {"id": int, "product": int, "cost": int}, key="id", indexes=["product"])
+        opened.create_view("by_category", BY_CATEGORY)
+        yield opened
+
+
+def address_of(db: RemoteDatabase) -> str:
+    return db._remote.links.target.address
+
+
+def test_a_client_uses_the_whole_api(db: RemoteDatabase) -> None:
+    assert repr(db) == "Database('zk://nowhere:1/shop')"
+    with db.transaction() as tx:
+        tx.insert("products", [{"id": number, "category": "ab"[number % 2]} for number in range(10)])
+        tx.insert("events", [{"id": number, "product": number % 10, "cost": number} for number in range(40)])
+    with db.transaction() as tx:
+        assert tx.get("events", 7)["cost"] == 7
+        tx.update("events", 7, {"cost": 700})
+        assert tx.view("by_category").get("b")["cost"] == sum(range(1, 40, 2)) - 7 + 700
+    assert {row["n"] for row in db.view("by_category").rows()} == {20}
+    assert db.sql("SELECT COUNT(*) AS n FROM events").to_arrow().to_pylist() == [{"n": 40}]
+    with db.snapshot() as snapshot:
+        assert [row["id"] for row in snapshot.find("events", product=3)] == [3, 13, 23, 33]
+    assert db.view("by_category").verify().ok
+    assert db.status().ltms == ("ltm-1", "ltm-2", "ltm-3")
+    with pytest.raises(vt.IntegrityError, match="exists already"), db.transaction() as tx:
+        tx.insert("events", {"id": 1, "product": 1, "cost": 1})
+    with db.transaction() as empty:
+        pass
+    assert empty.token.commit_ts > 0
+
+
+def test_clients_go_on_with_another_process_and_every_commit_happens_once(
+    gateways: Gateways, db: RemoteDatabase
+) -> None:
+    """The LTM process that serves the clients dies under load: with its machines, its leader perhaps, its server."""
+    done: list[int] = []
+    unknown: list[int] = []
+    halfway = threading.Event()
+
+    def write(first: int) -> None:
+        for number in range(first, first + 60):
+            try:
+                with db.transaction() as tx:
+                    tx.insert("events", {"id": number, "product": 1, "cost": 1})
+                done.append(number)
+            except vt.CommitUnknown:
+                unknown.append(number)
+            if len(done) > 60:
+                halfway.set()
+
+    threads = [threading.Thread(target=write, args=(1_000 * writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    assert halfway.wait(60)
+    before = address_of(db)
+    gateways.end(before)
+    for thread in threads:
+        thread.join(90)
+    assert not any(thread.is_alive() for thread in threads)
+    assert address_of(db) != before
+    stored = {row["id"] for row in db.sql("SELECT id FROM events")}
+    # An insert that was done twice would have been an IntegrityError: its key is there.
+    assert set(done) <= stored and stored - set(done) <= set(unknown)
+    assert len(done) + len(unknown) == 240
+
+
+def test_a_transaction_that_has_read_ends_with_its_process(gateways: Gateways, db: RemoteDatabase) -> None:
+    tx = db.transaction()
+    assert tx.get("events", 1) is None
+    gateways.end(address_of(db))
+    with pytest.raises((vt.TransactionConflict, vt.CommitUnknown)):
+        tx.insert("events", {"id": 1, "product": 1, "cost": 1})
+        tx.commit()
+    with db.transaction() as tx:
+        assert tx.get("events", 1) is None
+
+
+def test_tasks_go_on_with_another_process(gateways: Gateways, db: RemoteDatabase) -> None:
+    async def work() -> int:
+        database = AsyncRemoteDatabase(db)
+        async with database.transaction() as tx:
+            await tx.insert("products", {"id": 1, "category": "a"})
+        gateways.end(address_of(db))
+        async with database.transaction() as tx:
+            await tx.insert("products", {"id": 2, "category": "a"})
+        return len(await database.sql("SELECT id FROM products"))
+
+    assert asyncio.run(work()) == 2
+
+
+def test_nobody_serves_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_cluster, "serving", lambda hosts: [])
+    monkeypatch.setattr(remote_cluster, "FIND_S_MAX", 0.1)
+    with pytest.raises(vt.Unavailable, match="serves clients"):
+        vt.connect("zk://nowhere:1/shop")
