@@ -16,6 +16,7 @@ from . import __version__
 from .changetables.errors import Error
 
 if TYPE_CHECKING:
+    from .cluster_commands import ClusterCommands
     from .key_files import KeyDirectory
 
 SECONDS_MIN, SECONDS_MAX = 2.0, 3600.0
@@ -294,6 +295,138 @@ def _key_directory(directory: Path, as_json: bool) -> KeyDirectory:
     from .key_files import KeyDirectory
 
     return KeyDirectory(directory, as_json=as_json, out=sys.stdout)
+
+
+PROCESS_HELP = (
+    "Run a process of a cluster in the foreground, until SIGTERM or Ctrl-C.\n\n"
+    "The configuration is a TOML file; --example prints one with all keys and their meanings. Log lines are JSON, on "
+    "the standard error. The exit code is 69 if another process has taken its name, 70 after a defect."
+)
+ConfigPath = Annotated[
+    Path | None, typer.Option("--config", help="The configuration, a TOML file.", show_default=False)
+]
+Example = Annotated[bool, typer.Option("--example", help="Print a configuration with all keys, and exit.")]
+
+
+LTM_HELP = "Run an LTM: it owns key ranges, coordinates transactions, and may lead the cluster.\n\n" + PROCESS_HELP
+
+
+@app.command("ltm", help=LTM_HELP)
+def ltm(config: ConfigPath = None, example: Example = False) -> None:
+    _run_process("ltm", config, example)
+
+
+@app.command("view-manager", help="Run a view manager: it refreshes deferred views.\n\n" + PROCESS_HELP)
+def view_manager(config: ConfigPath = None, example: Example = False) -> None:
+    _run_process("view-manager", config, example)
+
+
+def _run_process(role: str, config: Path | None, example: bool) -> None:
+    # Imported here: --help and --version need none of it.
+    from .process_config import example_config, load_config
+
+    if example:
+        typer.echo(example_config(), nl=False)
+        return
+    if config is None:
+        raise typer.BadParameter("name a configuration, or print one with --example", param_hint="'--config'")
+    from .cluster_process import run_process
+
+    with _ended_properly():
+        code = run_process(load_config(config), role)
+    raise typer.Exit(code)
+
+
+cluster = typer.Typer(
+    name="cluster",
+    help="A development cluster on this machine: ZooKeeper, HBase, LTMs and view managers, in one directory.\n\n"
+    "It listens on this machine only, without keys. For production see `viewtide ltm` and `viewtide view-manager`.",
+    no_args_is_help=True,
+)
+app.add_typer(cluster)
+ClusterIn = Annotated[Path, typer.Option("--dir", help="The directory of the cluster.", show_default=False)]
+ClusterJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ProcessName = Annotated[str, typer.Argument(help="A process, for example ltm-2.", show_default=False)]
+SourceName = Annotated[str, typer.Argument(help="A table or view.", show_default=False)]
+
+
+@cluster.command("up", help="Start a cluster, or what is missing of it. The data in the directory stays.")
+def cluster_up(
+    directory: ClusterIn,
+    ltms: Annotated[int, typer.Option(min=1, help="LTM processes.")] = 3,
+    view_managers: Annotated[int, typer.Option(min=0, help="View managers.")] = 2,
+    storage: Annotated[str, typer.Option(help="Where commit logs are: local or hbase.")] = "local",
+    as_json: ClusterJson = False,
+) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).up(ltms, view_managers, storage)
+
+
+@cluster.command("status", help="Show processes, key ranges, and who leads.")
+def cluster_status(directory: ClusterIn, as_json: ClusterJson = False) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).status()
+
+
+@cluster.command("down", help="End all processes. The data stays; `up` goes on with it.")
+def cluster_down(directory: ClusterIn, as_json: ClusterJson = False) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).down()
+
+
+@cluster.command("kill", help="End a process with kill -9, to see the others take over.")
+def cluster_kill(name: ProcessName, directory: ClusterIn, as_json: ClusterJson = False) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).kill(name)
+
+
+@cluster.command("start", help="Start a process again that was killed.")
+def cluster_start(name: ProcessName, directory: ClusterIn, as_json: ClusterJson = False) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).start(name)
+
+
+@cluster.command("add", help="Add a process: ltm or view-manager.")
+def cluster_add(
+    role: Annotated[str, typer.Argument(help="ltm or view-manager.", show_default=False)],
+    directory: ClusterIn,
+    as_json: ClusterJson = False,
+) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).add(role)
+
+
+@cluster.command("split", help="Let a key range begin at a key of a table or view, or at its first one.")
+def cluster_split(
+    table: SourceName,
+    directory: ClusterIn,
+    key: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="Its columns, as JSON.", show_default=False)
+    ] = None,
+    as_json: ClusterJson = False,
+) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).split(table, key or [])
+
+
+@cluster.command("move", help="Move the keys of a table or view, or a part of them, to another LTM.")
+def cluster_move(
+    table: SourceName,
+    target: Annotated[str, typer.Option("--to", help="The LTM process that gets them.", show_default=False)],
+    directory: ClusterIn,
+    start: Annotated[list[str] | None, typer.Option("--from", help="The first key; a column each, as JSON.")] = None,
+    stop: Annotated[list[str] | None, typer.Option("--before", help="The key that ends it; a column each.")] = None,
+    as_json: ClusterJson = False,
+) -> None:
+    with _ended_properly():
+        _cluster(directory, as_json).move(table, start or [], stop or [], target)
+
+
+def _cluster(directory: Path, as_json: bool) -> ClusterCommands:
+    # Imported here: --help and --version need none of it.
+    from .cluster_commands import ClusterCommands
+
+    return ClusterCommands(directory, as_json=as_json, out=sys.stdout)
 
 
 def _check_database(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from threading import Condition, Thread
 from typing import Protocol
 
@@ -104,10 +105,10 @@ class InlineWriter:
 
 
 class ThreadWriter:
-    """For a log that is elsewhere. `wake` is called from its thread."""
+    """For a log that is elsewhere: it is opened in the thread, too. `wake` is called from there."""
 
-    def __init__(self, log: OwnLog, wake: Callable[[], None]) -> None:
-        self._log = log
+    def __init__(self, open_log: Callable[[], OwnLog], wake: Callable[[], None]) -> None:
+        self._open_log = open_log
         self._wake = wake
         self._gathered: list[object] = []
         self._wanted = Condition()
@@ -148,17 +149,16 @@ class ThreadWriter:
 
     def _run(self) -> None:
         try:
-            while self._work():
-                self._wake()
+            with closing(self._open_log()) as log:
+                while self._work(log):
+                    self._wake()
         except Exception as error:
             # Carried over to the thread that handles messages: its next flush raises.
             with self._wanted:
                 self._failure = error
             self._wake()
-        finally:
-            self._log.close()
 
-    def _work(self) -> bool:
+    def _work(self, log: OwnLog) -> bool:
         with self._wanted:
             self._wanted.wait_for(lambda: self._closed or self._gathered or self._trim_below)
             if self._closed:
@@ -166,12 +166,12 @@ class ThreadWriter:
             batch, self._gathered = self._gathered[:FLUSH_RECORDS_MAX], self._gathered[FLUSH_RECORDS_MAX:]
             trim_below, self._trim_below = self._trim_below, 0
         if batch:
-            flush_lsn = self._log.append(encode_flush(self.durable_lsn + 1, batch))
+            flush_lsn = log.append(encode_flush(self.durable_lsn + 1, batch))
             self._places.add(self.durable_lsn + 1, flush_lsn)
             self.flushes += 1
             self.durable_lsn += len(batch)
         if trim_below:
             flush_lsn = self._places.below(trim_below)
             if flush_lsn:
-                self._log.trim(flush_lsn)
+                log.trim(flush_lsn)
         return True

@@ -198,6 +198,10 @@ class Process:
         """Whether ZooKeeper is there and every machine runs."""
         return self.directory.connected and len(self._machines) == len(self._roles)
 
+    def ltm_names(self) -> tuple[str, ...]:
+        """The LTM processes that are known."""
+        return tuple(sorted(self._ltms()))
+
     def figures(self) -> dict[str, float]:
         """For the metrics."""
         figures: dict[str, float] = {
@@ -304,10 +308,10 @@ class Process:
 
     def _open_log(self, log: str) -> LogWriter:
         assert self._logs is not None and self._log_service is not None, "a machine with a log needs a place for it"
-        own = self._logs.create(log)
-        if self._logs.is_local:
-            return InlineWriter(own, self._log_service.later)
-        return ThreadWriter(own, self._wake)
+        logs = self._logs
+        if logs.is_local:
+            return InlineWriter(logs.create(log), self._log_service.later)
+        return ThreadWriter(lambda: logs.create(log), self._wake)
 
     def _guard(self, running: _Running, what: str, detail: object, call: Callable[[int], Outputs]) -> None:
         """Let a machine handle something, and do what it wants."""

@@ -141,7 +141,7 @@ def test_a_flush_takes_all_that_was_gathered(logs: SharedDirectory) -> None:
 
 def test_a_thread_appends_what_gathers_meanwhile() -> None:
     log = SlowLog()
-    writer = ThreadWriter(log, log.woken.release)
+    writer = ThreadWriter(lambda: log, log.woken.release)
     writer.add(records(1, 1))
     writer.flush()
     assert log.begun.acquire(timeout=WAIT_S_MAX)
@@ -167,9 +167,21 @@ def test_a_thread_appends_what_gathers_meanwhile() -> None:
 
 def test_a_thread_ends_with_its_life() -> None:
     log = SlowLog()
-    writer = ThreadWriter(log, lambda: None)
+    writer = ThreadWriter(lambda: log, lambda: None)
     writer.close()
     assert log.closed.wait(WAIT_S_MAX)
+
+
+def test_a_log_that_cannot_be_opened_ends_the_life() -> None:
+    woken = threading.Semaphore(0)
+
+    def refuse() -> SlowLog:
+        raise LogSealed("it was used before")
+
+    writer = ThreadWriter(refuse, woken.release)
+    assert woken.acquire(timeout=WAIT_S_MAX)
+    with pytest.raises(LifeOver, match="used before"):
+        writer.flush()
 
 
 class SlowLog:

@@ -1,0 +1,172 @@
+"""A cluster as its operator sees it: what ZooKeeper says of it, and commands to whoever leads."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from .changetables.errors import Error, OperationalError, ProgrammingError, Unavailable
+from .changetables.keys import table_range
+from .changetables.types import Value
+from .coordinator.cluster.directory import PROCESSES, Address
+from .coordinator.cluster.process import Process
+from .coordinator.cluster.zookeeper import NOBODY, Login, ZooKeeper
+from .ltm.cluster.catalogs import Stored, tables_of
+from .ltm.cluster.messages import CATALOG, LEADER, MAP, Done, MoveRange, Split
+from .ltm.key_range import RangeMap
+from .ltm.keys import ADMIN
+from .ltm.tables import TableRows, Tables, ViewRows
+from .ltm.transport import Hub
+
+SESSION_MS = 4_000
+#: A command is given up after this long: more than it takes to elect another leader.
+COMMAND_S_MAX = 30.0
+#: The same for keys that move: their owner waits for transactions that are under way there.
+MOVE_S_MAX = 120.0
+LOOK_AGAIN_S = 0.05
+
+
+class Range(NamedTuple):
+    """Keys that one log owns. `start` is as text, for people."""
+
+    start: str
+    log: str
+    process: str
+    #: Where they go to, "" if nowhere.
+    moving_to: str
+
+
+class ClusterStatus(NamedTuple):
+    leader: str
+    epoch: int
+    catalog_version: int
+    processes: dict[str, Address]
+    ranges: tuple[Range, ...]
+
+
+class ClusterClient:
+    def __init__(self, hosts: str, login: Login = NOBODY) -> None:
+        self.zookeeper = ZooKeeper(hosts, SESSION_MS, login)
+        self.zookeeper.start()
+
+    def close(self) -> None:
+        self.zookeeper.stop()
+
+    def status(self) -> ClusterStatus:
+        processes = {}
+        for name in self.zookeeper.children(PROCESSES):
+            data = self.zookeeper.read(f"{PROCESSES}/{name}")
+            address = Address.unpack(data) if data is not None else None
+            if address is not None:
+                processes[name] = address
+        leader = (self.zookeeper.read(LEADER) or b"").decode()
+        tables, ranges = self.tables(), self.map()
+        shown = tuple(
+            Range(_shown(tables, start), log, ranges.process(log), _target(ranges, start))
+            for start, log in zip(ranges.starts, ranges.logs, strict=True)
+        )
+        version = tables.catalog.version if tables is not None else 0
+        return ClusterStatus(leader.partition(".")[0], ranges.epoch, version, processes, shown)
+
+    def map(self) -> RangeMap:
+        data = self.zookeeper.read(MAP)
+        if data is None:
+            raise OperationalError(f"there is no cluster at {self.zookeeper.hosts}{self.zookeeper.chroot}")
+        return RangeMap.unpack(data)
+
+    def tables(self) -> Tables | None:
+        """Of the newest catalog that is open."""
+        data = self.zookeeper.read(CATALOG)
+        opened = [] if data is None else [entry for entry in Stored.unpack(data).entries if entry.ts]
+        return tables_of(opened[-1].data) if opened else None
+
+    def split(self, table: str, key: tuple[Value, ...]) -> None:
+        """A range begins at the key, or at the table if there is none."""
+        start, _ = self._bounds(table, key, ())
+        self._command(Split(0, start))
+
+    def move(self, table: str, start: tuple[Value, ...], stop: tuple[Value, ...], target: str) -> int:
+        """The keys of a table from `start` up to before `stop` go to the LTM process `target`: it owns them when this
+        returns, with the epoch of the map that says so."""
+        ranges = self.map()
+        log = next((log for log, host in ranges.hosts.items() if host.process == target), None)
+        if log is None:
+            raise ProgrammingError(f"{target} answers for no log", hint="viewtide cluster status shows who does")
+        self._command(MoveRange(0, *self._bounds(table, start, stop), log))
+        give_up = time.monotonic() + MOVE_S_MAX
+        while (ranges := self.map()).moves:
+            if time.monotonic() > give_up:
+                raise Unavailable(f"the keys are still on their way to {target}", hint="see: viewtide cluster status")
+            time.sleep(LOOK_AGAIN_S)
+        return ranges.epoch
+
+    def _bounds(self, table: str, start: tuple[Value, ...], stop: tuple[Value, ...]) -> tuple[bytes, bytes]:
+        tables = self.tables()
+        source = None if tables is None else (tables.by_name.get(table) or tables.views.get(table))
+        if source is None:
+            raise ProgrammingError(f"there is no table or view {table!r} in this cluster")
+        low, high = table_range(source.table.id)
+        return (_key(source, start) if start else low), (_key(source, stop) if stop else high)
+
+    def _command(self, command: Split | MoveRange) -> None:
+        with self._asking() as process:
+            answer = _result(process, command)
+        if not isinstance(answer, Done):
+            raise OperationalError(f"the leader answered {answer!r}")
+        if answer.error:
+            raise OperationalError(f"the leader refused: {answer.error}", hint="see: viewtide cluster status")
+
+    @contextmanager
+    def _asking(self) -> Iterator[Process]:
+        """A process without machines, which the others can answer."""
+        name = f"admin-{os.getpid()}-{secrets.token_hex(4)}"
+        hub = Hub(name, listen="tcp://127.0.0.1:0")
+        process = Process(name, Address(hub.address, ADMIN), (), hub, self.zookeeper, None, SESSION_MS)
+        thread = threading.Thread(target=process.run, name=name, daemon=True)
+        thread.start()
+        try:
+            yield process
+        finally:
+            process.stop()
+            thread.join()
+            hub.close()
+
+
+def _result(process: Process, command: Split | MoveRange) -> Any:
+    future = process.ask("leader", command)
+    try:
+        return future.result(COMMAND_S_MAX)
+    except (TimeoutError, CancelledError):
+        future.cancel()
+        raise Unavailable("nobody who leads has answered", hint="see: viewtide cluster status") from None
+
+
+def _key(source: TableRows | ViewRows, values: tuple[Value, ...]) -> bytes:
+    keys = source.codec.keys if isinstance(source, TableRows) else source.plan.keys
+    try:
+        return keys.encode(values)
+    except (Error, TypeError, ValueError, IndexError) as error:
+        raise ProgrammingError(f"{values!r} is no key of {source.table.name}: {error}") from error
+
+
+def _shown(tables: Tables | None, start: bytes) -> str:
+    if not start:
+        return "the beginning"
+    if tables is not None:
+        sources: list[TableRows | ViewRows] = [*tables.by_name.values(), *tables.views.values()]
+        for source in sources:
+            low, high = table_range(source.table.id)
+            if low <= start < high:
+                return source.table.name + ("" if start == low else f" 0x{start[len(low) :].hex()}")
+    return "0x" + start.hex()
+
+
+def _target(ranges: RangeMap, start: bytes) -> str:
+    move = next((move for move in ranges.moves if move.touches(start, start + b"\0")), None)
+    return "" if move is None else ranges.process(move.target)

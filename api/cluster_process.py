@@ -1,0 +1,189 @@
+"""`viewtide ltm` and `viewtide view-manager`: one process of a cluster, made from its configuration."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from .changetables.errors import InterfaceError, InternalError
+from .cluster_gateway import ClusterGateway
+from .coordinator.cluster.directory import LTM, Address, Superseded
+from .coordinator.cluster.process import Process
+from .coordinator.cluster.roles import ltm_roles, prepare_tree, view_manager_roles
+from .coordinator.cluster.zookeeper import NOBODY, Login, ZooKeeper
+from .coordinator.vms.step_rows import with_steps
+from .json_logs import log_as_json
+from .ltm.catalog import Catalog
+from .ltm.cluster.settings import StoreSettings
+from .ltm.commit_log.elsewhere import LogsElsewhere
+from .ltm.commit_log.shared import SharedDirectory
+from .ltm.keys import AllowList, Keys
+from .ltm.ports import Store
+from .ltm.tables import Tables
+from .ltm.transport import Hub
+from .ltm.versions import Horizon
+from .metrics_server import Figure, MetricsServer
+from .process_config import HBASE, ProcessConfig, read_password
+
+#: A process that broke an invariant of its own, as the system's own programs end (EX_SOFTWARE).
+EXIT_BROKEN = 70
+#: Another process has its name (EX_UNAVAILABLE): starting it again at once would only take that one's place.
+EXIT_SUPERSEDED = 69
+
+_log = logging.getLogger("viewtide.process")
+
+
+def run_process(config: ProcessConfig, role: str) -> int:
+    """Until SIGTERM or SIGINT. Returns the exit code."""
+    log_as_json(config.name, config.log_level)
+    served = _Served()
+    with ExitStack() as closing:
+        if config.metrics:
+            served.server = MetricsServer(config.metrics, served.figures, served.why_not_ready)
+            closing.callback(served.server.close)
+        gateway = _gateway(config, role)
+        if gateway is not None:
+            closing.callback(gateway.close)
+        clients = gateway.address if gateway is not None else ""
+        process, hub = closing.enter_context(_made(config, role, clients, served.address))
+        served.process, served.hub = process, hub
+        if gateway is not None:
+            gateway.start(process, process.ltm_names)
+        closing.enter_context(_ended_by_signals(process))
+        _log.info("%s listens at %s", config.name, hub.address, extra={"role": role, "metrics": served.address})
+        return _run(process)
+
+
+class _Served:
+    """What /metrics and /readyz show. They answer from the beginning, before there is a connection to anything."""
+
+    def __init__(self) -> None:
+        self.server: MetricsServer | None = None
+        self.process: Process | None = None
+        self.hub: Hub | None = None
+
+    @property
+    def address(self) -> str:
+        return self.server.address if self.server is not None else ""
+
+    def figures(self) -> list[Figure]:
+        process, hub = self.process, self.hub
+        if process is None or hub is None:
+            return []
+        labels = {"process": process.name}
+        figures: list[Figure] = [(name, labels, value) for name, value in process.figures().items()]
+        figures += [(f"transport_{name}_total", labels, count) for name, count in asdict(hub.counts).items()]
+        figures += [("events_total", {**labels, "event": event}, n) for event, n in list(process.events.items())]
+        return figures
+
+    def why_not_ready(self) -> str:
+        if self.process is None or not self.process.directory.connected:
+            return "no connection to ZooKeeper"
+        return "" if self.process.is_ready else "not all machines run yet"
+
+
+def _run(process: Process) -> int:
+    # What is alive now stays: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    try:
+        process.run()
+    except Superseded as error:
+        _log.critical("%s", error)
+        return EXIT_SUPERSEDED
+    except InternalError as error:
+        _log.critical("%s", error, exc_info=error)
+        return EXIT_BROKEN
+    _log.info("%s ends", process.name)
+    return 0
+
+
+@contextmanager
+def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Iterator[tuple[Process, Hub]]:
+    with ExitStack() as closing:
+        zookeeper = ZooKeeper(config.zookeeper.hosts, config.zookeeper.session_ms, _login(config))
+        zookeeper.start()
+        closing.callback(zookeeper.stop)
+        keys = _keys(config, role)
+        allowed = AllowList(Path(config.keys.allowed)) if keys is not None else None
+        hub = Hub(config.name, listen=config.listen, keys=keys, allowed=allowed)
+        closing.callback(hub.close)
+        public_key = keys.public if keys is not None else ""
+        address = Address(config.advertise or hub.address, role, public_key, clients, metrics)
+        tables = Tables(with_steps(Catalog()), Horizon())
+        logs: LogsElsewhere | None = None
+        store: Store | None = None
+        if role == LTM:
+            prepare_tree(zookeeper, config.name)
+            logs, store = _storage(config, closing)
+            roles = ltm_roles(config.name, tables, StoreSettings() if store is not None else None)
+        else:
+            roles = view_manager_roles(config.name, tables)
+        session_ms = config.zookeeper.session_ms
+        yield Process(config.name, address, roles, hub, zookeeper, logs, session_ms, store=store), hub
+
+
+def _gateway(config: ProcessConfig, role: str) -> ClusterGateway | None:
+    """Where clients are served, if they are: it listens before the others are told."""
+    if not config.clients:
+        return None
+    if role != LTM:
+        raise InterfaceError("clients are served by LTMs only", hint="leave `clients` out")
+    keys = _keys(config, role)
+    allowed = AllowList(Path(config.keys.allowed)) if keys is not None else None
+    return ClusterGateway(config.name, config.clients, keys=keys, allowed=allowed)
+
+
+def _login(config: ProcessConfig) -> Login:
+    settings = config.zookeeper
+    return Login(settings.user, read_password(settings.password_file)) if settings.user else NOBODY
+
+
+def _keys(config: ProcessConfig, role: str) -> Keys | None:
+    if not config.keys.file:
+        return None
+    keys = Keys.load(Path(config.keys.file))
+    if (keys.name, keys.role) != (config.name, role):
+        raise InterfaceError(
+            f"{config.keys.file} is the key of {keys.name} ({keys.role}), not of {config.name} ({role})",
+            hint=f"viewtide keys new {config.name} --role {role}",
+        )
+    return keys
+
+
+def _storage(config: ProcessConfig, closing: ExitStack) -> tuple[LogsElsewhere, Store | None]:
+    """Where commit logs are, and rows; without a store all of them are in memory."""
+    if config.storage.kind == HBASE:
+        # Imported here: who has no HBase need not have its library.
+        from .ltm.commit_log.hbase import HbaseLogs
+        from .ltm.hbase_client import Hbase
+        from .ltm.store.hbase import HbaseStore
+
+        client, namespace = Hbase(config.hbase.thrift), config.hbase.namespace
+        closing.callback(client.close)
+        client.create_namespace(namespace)
+        store = HbaseStore(client, namespace, config.name)
+        closing.callback(store.close)
+        return HbaseLogs(client, namespace), store
+    if not config.storage.directory:
+        raise InterfaceError("storage.directory is missing", hint="the same for all processes of the cluster")
+    return SharedDirectory(Path(config.storage.directory)), None
+
+
+@contextmanager
+def _ended_by_signals(process: Process) -> Iterator[None]:
+    def end(signum: int, frame: FrameType | None) -> None:
+        process.stop()
+
+    before = {ending: signal.signal(ending, end) for ending in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)

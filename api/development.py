@@ -1,0 +1,215 @@
+"""A development cluster on this machine: ZooKeeper and HBase, LTM processes and view managers, in one directory.
+
+    D/cluster.json      the storage, and the processes with their numbers
+    D/hbase             ZooKeeper and HBase (`dev_cluster`)
+    D/logs              commit logs, if they are not in HBase
+    D/ltm-1.toml, D/ltm-1.log ...   what each process was started with, and what it says
+
+Everything listens on this machine only, without keys: not for data that matters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from .changetables.errors import InterfaceError, OperationalError
+from .cluster_client import ClusterClient
+from .coordinator.cluster.directory import LTM, VIEW_MANAGER
+from .dev_cluster import DevelopmentHbase, Report, quiet, start
+from .ltm.cluster.messages import MAP
+from .process_config import HBASE, LOCAL
+
+STORAGES = (LOCAL, HBASE)
+PROCESSES_MAX = 40
+READY_S_MAX = 60.0
+#: A process that was asked to end is killed after this long.
+END_S_MAX = 10.0
+#: In ZooKeeper, below which all nodes of the cluster are.
+CHROOT = "/viewtide"
+SESSION_MS = 3_000
+
+_STATE = "cluster.json"
+_COMMANDS = {LTM: "ltm", VIEW_MANAGER: "view-manager"}
+
+
+class Development:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        self.storage = LOCAL
+        self.processes: dict[str, int] = {}
+
+    # -- commands
+
+    @classmethod
+    def up(
+        cls, directory: Path, ltms: int, view_managers: int, storage: str = LOCAL, report: Report = quiet
+    ) -> Development:
+        """Start what does not run yet; a cluster that was there before goes on with its data."""
+        if storage not in STORAGES:
+            raise InterfaceError(f"storage is {storage!r}", hint=f"one of {', '.join(STORAGES)}")
+        if not (1 <= ltms <= PROCESSES_MAX and 0 <= view_managers <= PROCESSES_MAX):
+            raise InterfaceError(f"from 1 to {PROCESSES_MAX} LTMs and at most as many view managers")
+        made = cls(directory)
+        made.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (made.directory / _STATE).exists():
+            made._load()
+            if made.storage != storage:
+                raise InterfaceError(f"the cluster in {directory} has the storage {made.storage}")
+        made.storage = storage
+        made._save()
+        made._start_servers(report)
+        names = [f"ltm-{number}" for number in range(1, ltms + 1)]
+        names += [f"vm-{number}" for number in range(1, view_managers + 1)]
+        for name in dict.fromkeys([*names, *made.processes]):
+            made.start(name, report)
+        made.await_ready(report)
+        return made
+
+    @classmethod
+    def attach(cls, directory: Path) -> Development:
+        found = cls(directory)
+        if not (found.directory / _STATE).exists():
+            raise OperationalError(f"there is no cluster in {directory}", hint="viewtide cluster up --dir ...")
+        found._load()
+        return found
+
+    def start(self, name: str, report: Report = quiet) -> None:
+        """A process of the cluster, unless it runs."""
+        if self.is_alive(name):
+            return
+        report(f"starting {name}")
+        role = role_of(name)
+        config = self.directory / f"{name}.toml"
+        config.write_text(self._config(name))
+        with open(self.directory / f"{name}.log", "ab") as log:
+            command = [sys.executable, "-m", "viewtide.cli", _COMMANDS[role], "--config", str(config)]
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, start_new_session=True
+            )
+        _children[child.pid] = child
+        self.processes[name] = child.pid
+        self._save()
+
+    def add(self, role: str, report: Report = quiet) -> str:
+        """One more process, with the next name. Returns the name."""
+        prefix = "ltm" if role == LTM else "vm"
+        number = next(n for n in range(1, PROCESSES_MAX * 10) if f"{prefix}-{n}" not in self.processes)
+        name = f"{prefix}-{number}"
+        self.start(name, report)
+        self.await_ready(report)
+        return name
+
+    def kill(self, name: str) -> None:
+        """kill -9, as a test of what the others do."""
+        if not self.is_alive(name):
+            raise OperationalError(f"{name} does not run", hint="viewtide cluster status shows who does")
+        os.kill(self.processes[name], signal.SIGKILL)
+        _until(lambda: not self.is_alive(name), f"{name} does not end")
+
+    def down(self, report: Report = quiet) -> None:
+        """End everything; the data stays."""
+        for name in self.processes:
+            if self.is_alive(name):
+                report(f"ending {name}")
+                os.kill(self.processes[name], signal.SIGTERM)
+        deadline = time.monotonic() + END_S_MAX
+        for name in self.processes:
+            with suppress(OperationalError):
+                _until(lambda name=name: not self.is_alive(name), "", max(deadline - time.monotonic(), 0))  # type: ignore[misc]
+            if self.is_alive(name):
+                self.kill(name)
+        with suppress(OperationalError):
+            report("ending HBase and ZooKeeper")
+            DevelopmentHbase.attach(self.directory / "hbase").stop()
+
+    # -- state
+
+    @property
+    def zookeeper(self) -> str:
+        return DevelopmentHbase.attach(self.directory / "hbase").zookeeper + CHROOT
+
+    def client(self) -> ClusterClient:
+        return ClusterClient(self.zookeeper)
+
+    def is_alive(self, name: str) -> bool:
+        """Whether it runs, and is the one that was started here: numbers of processes are used again."""
+        pid = self.processes.get(name)
+        if pid is None:
+            return False
+        if pid in _children:
+            return _children[pid].poll() is None
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            dead = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return str(self.directory / f"{name}.toml").encode() in command and not dead
+
+    def await_ready(self, report: Report = quiet) -> None:
+        """Every process is known to the others, and every LTM answers for a log."""
+        report("waiting for the processes")
+        client = self.client()
+        try:
+            _until(lambda: not self._missing(client), lambda: f"not ready: {', '.join(self._missing(client))}")
+        finally:
+            client.close()
+
+    def _missing(self, client: ClusterClient) -> list[str]:
+        dead = [name for name in self.processes if not self.is_alive(name)]
+        if dead:
+            raise OperationalError(f"{dead[0]} has ended", hint=f"see {self.directory / dead[0]}.log")
+        if client.zookeeper.read(MAP) is None:
+            return list(self.processes)
+        hosting = {host.process for host in client.map().hosts.values()}
+        known = client.status().processes
+        return [name for name in self.processes if name not in known or (role_of(name) == LTM and name not in hosting)]
+
+    def _start_servers(self, report: Report) -> None:
+        place = self.directory / "hbase"
+        with suppress(OperationalError):
+            if DevelopmentHbase.attach(place).alive:
+                return
+        start(place, report=report)
+
+    def _config(self, name: str) -> str:
+        hbase = DevelopmentHbase.attach(self.directory / "hbase")
+        thrift = ", ".join(f'"{each}"' for each in hbase.thrift)
+        clients = 'clients = "tcp://127.0.0.1:0"\n' if role_of(name) == LTM else ""
+        return (
+            f'name = "{name}"\n{clients}\n[zookeeper]\nhosts = "{self.zookeeper}"\nsession_ms = {SESSION_MS}\n\n'
+            f'[storage]\nkind = "{self.storage}"\ndirectory = "{self.directory / "logs"}"\n\n'
+            f"[hbase]\nthrift = [{thrift}]\n"
+        )
+
+    def _load(self) -> None:
+        state = json.loads((self.directory / _STATE).read_text())
+        self.storage, self.processes = state["storage"], state["processes"]
+
+    def _save(self) -> None:
+        part = self.directory / f"{_STATE}.part"
+        part.write_text(json.dumps({"storage": self.storage, "processes": self.processes}, indent=1))
+        part.rename(self.directory / _STATE)
+
+
+#: Those that this process started, so that it can take their exit status from the system.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def role_of(name: str) -> str:
+    return LTM if name.startswith("ltm-") else VIEW_MANAGER
+
+
+def _until(condition: Callable[[], bool], failure: str | Callable[[], str], timeout_s: float = READY_S_MAX) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise OperationalError(failure if isinstance(failure, str) else failure())
+        time.sleep(0.05)
