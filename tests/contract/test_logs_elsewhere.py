@@ -82,7 +82,7 @@ def test_a_writer_and_several_who_seal_agree(logs: LogsElsewhere) -> None:
         def seal(log: str = log, read: list[int] = read) -> None:
             read.append(len(logs.seal(log)))
 
-        threads = [threading.Thread(target=seal) for _ in range(3)]
+        threads = [threading.Thread(target=seal, daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
         try:
