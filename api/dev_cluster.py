@@ -149,7 +149,10 @@ class DevelopmentHbase:
         (self.directory / _STATE).unlink(missing_ok=True)
 
     def admin(self, *words: str) -> list[str]:
-        """`split TABLE HEX`, `move TABLE`, `flush TABLE`, `compact TABLE`, `where TABLE` one after another."""
+        """`split TABLE HEX`, `move TABLE`, `flush TABLE`, `compact TABLE`, `where TABLE`, `servers` one after another.
+
+        The last two answer with ports of region servers.
+        """
         command = [*_java(self.directory, 128), "Launcher", "-", "admin", *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=READY_S_MAX, check=False)
         if done.returncode:

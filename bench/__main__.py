@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import dashboard, evaluators, intervals, machines, report, views
+from . import dashboard, evaluators, hbase, intervals, machines, report, views
 from .errors import BenchError
 
 ALL = "all"
@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "evaluators": Command(evaluators.SUMMARY, evaluators.add_arguments, evaluators.run),
     "views": Command(views.SUMMARY, views.add_arguments, views.run),
     "intervals": Command(intervals.SUMMARY, intervals.add_arguments, intervals.run),
+    "hbase": Command(hbase.SUMMARY, hbase.add_arguments, hbase.run),
     "machines": Command(machines.SUMMARY, machines.add_arguments, machines.run),
 }
 

@@ -47,6 +47,8 @@ ALL_VERSIONS = 2**31 - 1
 #: Java's exceptions that the same call would meet again, where `can_retry` does not tell: inside those of a batch.
 _FINAL = ("TableNotFoundException", "NoSuchColumnFamilyException", "DoNotRetryIOException", "AccessDeniedException")
 
+_REFUSED_HINT = "does the table exist, with its families, and may this user write to it?"
+
 T = TypeVar("T")
 _Call = Callable[[Any], T]
 
@@ -165,13 +167,13 @@ class Hbase:
         """Not atomic: when it raises, some rows may be written. With the same timestamps it can be made again."""
         for some in _calls_of(rows):
             puts = [_put(each) for each in some]
-            self._again(lambda client, puts=puts: client.putMultiple(table, puts))  # type: ignore[misc]
+            self._again(lambda client, puts=puts: client.putMultiple(table, puts), table)  # type: ignore[misc]
 
     def remove(self, table: bytes, removals: Sequence[Removal]) -> None:
         """Exactly these versions. The same versions, written again later, may stay invisible."""
         for begin in range(0, len(removals), 1_000):
             deletes = [_delete(each) for each in removals[begin : begin + 1_000]]
-            self._again(lambda client, deletes=deletes: client.deleteMultiple(table, deletes))  # type: ignore[misc]
+            self._again(lambda client, deletes=deletes: client.deleteMultiple(table, deletes), table)  # type: ignore[misc]
 
     def put_if(self, table: bytes, row: RowOf, family: bytes, qualifier: bytes, expected: bytes | None) -> bool:
         """Write the row if the cell has the expected value, None: if it is absent. False: it has another one.
@@ -243,8 +245,11 @@ class Hbase:
 
     # Calls
 
-    def _again(self, call: _Call[T]) -> T:
-        """Make a call that may be made any number of times until it is answered."""
+    def _again(self, call: _Call[T], table: bytes = b"") -> T:
+        """Make a call that may be made any number of times until it is answered.
+
+        Of a batch, HBase does not tell whether its `table` is missing or a region is on its way: so it is asked.
+        """
         deadline = time.monotonic() + self._patience_ms / 1000
         tries = 0
         while True:
@@ -252,6 +257,10 @@ class Hbase:
                 return self._call(call)
             except (OSError, TException) as error:
                 tries += 1
+                if table and isinstance(error, _idl.Failure) and not self.table_exists(table):
+                    raise HbaseRefused(
+                        f"HBase refused: there is no table {table.decode(errors='replace')}", hint=_REFUSED_HINT
+                    ) from None
                 if time.monotonic() >= deadline:
                     raise self._unavailable(error) from error
             if tries % len(self._endpoints) == 0:
@@ -351,9 +360,7 @@ def _refused(error: Any) -> HbaseRefused | None:
     """An error for what does not pass by itself; None for what may."""
     if error.can_retry is not False and not any(each in (error.message or "") for each in _FINAL):
         return None
-    return HbaseRefused(
-        f"HBase refused: {_text(error)}", hint="does the table exist, with its families, and may this user write to it?"
-    )
+    return HbaseRefused(f"HBase refused: {_text(error)}", hint=_REFUSED_HINT)
 
 
 def _text(error: Exception) -> str:

@@ -119,6 +119,11 @@ public final class Launcher {
           Admin admin = connection.getAdmin()) {
         int at = 0;
         while (at < words.size()) {
+          if (words.get(at).equals("servers")) {
+            admin.getRegionServers().forEach(server -> System.out.println(server.getPort()));
+            at++;
+            continue;
+          }
           TableName table = TableName.valueOf(words.get(at + 1));
           switch (words.get(at)) {
             case "split" -> {
