@@ -157,7 +157,8 @@ class DevelopmentHbase:
         done = subprocess.run(command, capture_output=True, text=True, timeout=READY_S_MAX, check=False)
         if done.returncode:
             raise OperationalError(f"HBase refused {' '.join(words)}: {done.stderr[-2_000:]}")
-        return done.stdout.split()
+        # Between lines of the log.
+        return [line for line in done.stdout.splitlines() if line.isdigit()]
 
     def _save(self) -> None:
         _save(self, self._commands)
