@@ -119,7 +119,10 @@ def report(what: str, writers: list[Writer], record: Callable[[str, object], Non
 
 
 def test_regions_are_split_and_moved_under_load(
-    hbase_servers: DevelopmentHbase, hbase_namespace: str, record_property: Callable[[str, object], None]
+    hbase_servers: DevelopmentHbase,
+    hbase_client: Hbase,
+    hbase_namespace: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     cells, log = f"{hbase_namespace}:viewtide.cells", f"{hbase_namespace}:viewtide.commit_log"
     with writing(hbase_servers, hbase_namespace, 2) as writers:
@@ -129,7 +132,7 @@ def test_regions_are_split_and_moved_under_load(
     where = hbase_servers.admin("where", cells, "where", log)
     assert len(where) == 4, "each table has two regions now"
     # A scan over both regions, and the compaction that cleans up behind deletes.
-    store = writers[0].store
+    store = HbaseStore(hbase_client, hbase_namespace, "ltm-0")
     before = store.scan(TABLE, END, NOW, 100_000)
     assert len(before) == sum(writer.written for writer in writers)
     store.drop_range(writers[0].key(0), writers[0].key(2**32 - 1))
