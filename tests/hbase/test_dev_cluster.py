@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from bench import hbase as hbase_bench
+from bench.__main__ import run_command
 from viewtide import dev_cluster
 from viewtide.changetables.errors import OperationalError
 from viewtide.dev_cluster import DevelopmentHbase, install, shared, start
@@ -141,3 +144,16 @@ def test_parts_are_killed_and_started_again(own_hbase: DevelopmentHbase) -> None
     own_hbase.revive("thrift-1")
     assert not Hbase(own_hbase.thrift[:1]).table_exists(b"nobody_made_it")
     assert DevelopmentHbase.attach(own_hbase.directory).pids == own_hbase.pids
+
+
+def test_the_bench_of_hbase_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hbase_bench, "SECONDS_QUICK", 0.6)
+    monkeypatch.setattr(hbase_bench, "WARM_UP_S", 0.1)
+    monkeypatch.setattr(hbase_bench, "CHECKPOINT_CELLS_QUICK", 200)
+    run_command(["hbase", "--quick", "--json", str(tmp_path / "out.json")])
+    result = json.loads((tmp_path / "out.json").read_text())
+    measured = [(row["what"], row["writers"]) for row in result["rows"]]
+    appends = [(what, writers) for writers in (1, 8) for what in ("conditional put", "append")]
+    assert measured == [*appends, ("checkpoint, cells", 1)]
+    assert all(row["per_s"] > 0 for row in result["rows"])
+    assert set(result["ratios"]) == {"append_vs_put_if_1", "append_vs_put_if_8"}
