@@ -1118,12 +1118,9 @@ class _Writing:
 
 
 def _made_elsewhere(rows: TableRows | ViewRows, entries: IndexEntries) -> bool:
-    """Whether all new entries of an index follow from the newest rows: nobody looked, and rows were only inserted.
-    Those of a view follow from what it shows, which only its plan knows; those of an index that is being built are not
-    all new."""
-    if not isinstance(rows, TableRows) or not entries.index.ready:
-        return False
-    return rows.versions.first_only and entries.versions.unmade
+    """Whether all new entries of an index follow from the newest rows: rows were only inserted. Those of a view follow
+    from what it shows, which only its plan knows; those of an index that is being built are not all new."""
+    return isinstance(rows, TableRows) and entries.index.ready and rows.versions.first_only
 
 
 def _free(forgotten: list[dict[bytes, Version[T]]], noted: list[deque[Noted]]) -> None:

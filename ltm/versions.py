@@ -449,11 +449,6 @@ class IndexVersions(TableVersions[bytes]):
         # In this order: `freeze_unmade` moves from the first to the second.
         return bool(self._later) or bool(self.noted_frozen)
 
-    @property
-    def unmade(self) -> bool:
-        """Whether nobody looked since the last checkpoint: no entry of the dirty layer was made."""
-        return not self.dirty
-
     def fold(self, rows_max: int | None = None) -> None:
         """Make the entries of changed rows, of all or of about `rows_max`. The caller holds the lock."""
         self._fold_frozen()
@@ -562,8 +557,11 @@ class IndexVersions(TableVersions[bytes]):
         self._by_prefix = {}
 
     def freeze_unmade(self) -> None:
-        """As `freeze`, of an index of which no entry was made, and which only has entries of new rows."""
+        """As `freeze`, of an index that only has entries of new rows: those that nobody looked for are not made here,
+        and those that were made are made there again, just so."""
         super().freeze()
+        self._by_prefix_frozen = self._by_prefix
+        self._by_prefix = {}
         self.noted_frozen = self._later
         self._later = deque()
 

@@ -101,6 +101,17 @@ def test_inserted_rows_and_their_index_entries(db: vt.Database, made: list[int])
         check(again, rows)
 
 
+def test_index_entries_that_somebody_looked_for_are_made_there_too(db: vt.Database, made: list[int]) -> None:
+    rows = insert(db, 0, 50)
+    check(db, rows)
+    rows |= insert(db, 50, 20)
+    db._engine.checkpoint()
+    assert len(set(made)) == 4
+    check(db, rows)
+    with reopened(db) as again:
+        check(again, rows)
+
+
 def test_all_kinds_of_changes(db: vt.Database) -> None:
     chance = random.Random(3)
     rows = insert(db, 0, 40)
