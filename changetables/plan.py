@@ -57,6 +57,7 @@ __all__ = [
     "Answers",
     "Asking",
     "Contribution",
+    "Inserting",
     "LookUp",
     "State",
     "ViewPlan",
@@ -73,6 +74,10 @@ Asking: TypeAlias = Generator[list[LookUp], Answers, _T]
 KeyColumn: TypeAlias = tuple[str, Type, bool]
 #: The generated function of a term: a generator if the term looks rows up.
 _TermFunction: TypeAlias = Callable[[Sequence[Change], object], Asking[None] | None]
+#: `ask` and `add` of `JoinWriter.write_inserts`.
+Inserting: TypeAlias = tuple[
+    Callable[[Sequence[Row]], list[LookUp] | None], Callable[[Sequence[Row], Answers], list[Contribution]]
+]
 #: Part and source in it.
 _Place: TypeAlias = tuple[int, int]
 
@@ -110,6 +115,7 @@ class ViewPlan:
         self._terms: dict[tuple[_Place, Law], tuple[_TermFunction, bool]] = {}
         #: By table: the term of a change of just this source, once it was needed; see `_propagate_alone`.
         self._alone: dict[str, _TermFunction] = {}
+        self._inserting: dict[str, Inserting | None] = {}
         #: Terms are compiled when they are first needed, by whichever thread that is.
         self._compiling = threading.Lock()
         self._evaluators = Evaluators(self._run, builder.columns_term, builder.component_kinds)
@@ -179,6 +185,17 @@ class ViewPlan:
         elif places:
             yield from _in_lock_step(self._several(places, per_part, changes, groups, evaluator))
         return self._finish(groups)
+
+    def inserting(self, table: str) -> Inserting | None:
+        """`propagate` of rows that are only added to one source, as two plain functions; None if that needs more."""
+        if table not in self._inserting:
+            places = self._places.get(table, [])
+            found = None
+            if len(places) == 1 and not self.kept.slice_of:
+                with self._compiling:
+                    found = self._builder.inserting(places[0], self._finish)
+            self._inserting[table] = found
+        return self._inserting[table]
 
     def _changed_per_part(self, changes: Container[str], changed: Container[str]) -> dict[int, int]:
         """How many sources of each part change."""
@@ -520,13 +537,30 @@ class _Builder:
 
     def term(self, place: _Place, law: Law) -> tuple[_TermFunction, bool]:
         """The function of a term, and whether it looks rows up."""
-        part, plan = self.kept.parts[place[0]], self.plan(place, law)
-        writer = JoinWriter(part.graph, self.tables, self._compiler, self._memos, _needed(part), self._emitter(part))
+        plan = self.plan(place, law)
         name = self._compiler.fresh("term_")
-        sources = part.graph.sources
-        blame = self._compiler.bind(self._blame(sources[place[1]].table if place[1] < len(sources) else ""), "blame")
-        self._compiler.define(writer.write(name, plan, blame))
+        self._compiler.define(self._writer(place).write(name, plan, self._blame_name(place)))
         return cast(_TermFunction, self._compiler.namespace[name]), bool(plan.stages)
+
+    def inserting(self, place: _Place, finish: Callable[[dict[Row, object]], list[Contribution]]) -> Inserting | None:
+        """The functions of a term for rows that are only added, if it has such."""
+        if self.kept.parts[place[0]].graph.sources[place[1]].anti:
+            return None
+        ask, add = self._compiler.fresh("ask_"), self._compiler.fresh("add_")
+        last = self._compiler.bind(finish, "finish")
+        source = self._writer(place).write_inserts(ask, add, self.plan(place), self._blame_name(place), last)
+        if source is None:
+            return None
+        self._compiler.define(source)
+        return cast(Inserting, (self._compiler.namespace[ask], self._compiler.namespace[add]))
+
+    def _writer(self, place: _Place) -> JoinWriter:
+        part = self.kept.parts[place[0]]
+        return JoinWriter(part.graph, self.tables, self._compiler, self._memos, _needed(part), self._emitter(part))
+
+    def _blame_name(self, place: _Place) -> str:
+        sources = self.kept.parts[place[0]].graph.sources
+        return self._compiler.bind(self._blame(sources[place[1]].table if place[1] < len(sources) else ""), "blame")
 
     @property
     def component_kinds(self) -> Sequence[str] | None:

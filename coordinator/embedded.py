@@ -33,7 +33,7 @@ from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import Tables
 from .ports import LogFigures
 from .timestamps import TimestampOracle
-from .transaction import Request, Transaction, check_table
+from .transaction import Request, Transaction, check_table, inserts_of
 
 #: Transactions that one flush covers at the most: bounds its size and the time for which the engine is taken.
 BATCH_TRANSACTIONS_MAX = 256
@@ -449,10 +449,12 @@ class Engine:
         try:
             if request.snapshot is not None:
                 self._validate(request)
-            transaction = self._propagated(request, ltm.tables)
-            if not transaction.writes:
-                return ltm.horizon.durable_ts
-            record = transaction.record(request.tx_ids, self._oracle.draw(self._now_ms()))
+            record = self._inserted(request, ltm.tables) if request.inserts_only else None
+            if record is None:
+                transaction = self._propagated(request, ltm.tables)
+                if not transaction.writes:
+                    return ltm.horizon.durable_ts
+                record = transaction.record(request.tx_ids, self._oracle.draw(self._now_ms()))
             outputs = ltm.loaded(ltm.participant.commit, record)
         except Error:
             raise
@@ -491,6 +493,32 @@ class Engine:
             raise TransactionConflict(
                 "another transaction changed what this one read", hint="run it again, for example with db.run()"
             )
+
+    def _inserted(self, request: Request, tables: Tables) -> CommitRecord | None:
+        """The common transaction, blind inserts into one table whose views ask for rows by key at the most, in few
+        calls: what `_propagated` gives for it. None: it is not such a one, or a key may be there."""
+        if len(request.writes) != 1:
+            return None
+        ((name, intents),) = request.writes.items()
+        table = tables.by_name[name]
+        inserts = table.inserts if table.inserts_known else inserts_of(table)
+        if inserts is None or not table.versions.surely_absent(list(intents)):
+            return None
+        rows = [intent[1] for intent in intents.values()]
+        contributions = []
+        for view_id, (ask, add) in inserts:
+            wanted = ask(rows)  # type: ignore[arg-type]  # not None here
+            if wanted is None:
+                return None
+            found = add(rows, self.ltm.look_up(wanted, {}) if wanted else ())  # type: ignore[arg-type]
+            if found:
+                contributions.append((view_id, found))
+        written = [(key, None, row) for key, row in zip(intents, rows, strict=True)]
+        writes, commit_ts = ((table.table.id, written),), self._oracle.draw(self._now_ms())
+        # Half the time of calling CommitRecord.
+        return tuple.__new__(
+            CommitRecord, (request.tx_ids, commit_ts, tables.catalog.version, writes, tuple(contributions))
+        )
 
     def _propagated(self, request: Request, tables: Tables) -> Transaction:
         ltm = self.ltm

@@ -16,7 +16,7 @@ from typing import TypeAlias, cast
 
 from ..changetables.change_table import Change
 from ..changetables.errors import IntegrityError, TransactionConflict
-from ..changetables.plan import FIRST, LAST, STATES, Answers, Contribution, LookUp, State
+from ..changetables.plan import FIRST, LAST, STATES, Answers, Contribution, Inserting, LookUp, State
 from ..changetables.schema import Unique
 from ..changetables.types import Row, Value
 from ..ltm.outputs import CommitRecord, Write
@@ -272,6 +272,23 @@ class Transaction:
         if self.request.snapshot is None:
             return IntegrityError(message, hint="use upsert to insert or update")
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
+
+
+def inserts_of(table: TableRows) -> tuple[tuple[int, Inserting], ...] | None:
+    """What a blind insert into a table does to its views, if it is only that: nobody judges the rows, no view is read
+    by another one, and all views take them in at once. Else None."""
+    if not table.inserts_known:
+        found: list[tuple[int, Inserting]] | None = None if table.check is not None or table.table.uniques else []
+        for view in table.views:
+            inserting = view.plan.inserting(table.table.name)
+            if inserting is None or view.views or (view.plan.extremes and view.is_read):
+                found = None
+            if found is None or inserting is None:
+                break
+            found.append((view.view.id, inserting))
+        table.inserts = None if found is None else tuple(found)
+        table.inserts_known = True
+    return table.inserts
 
 
 def _is_shown(view: ViewRows) -> bool:

@@ -242,6 +242,49 @@ class JoinWriter:
                 lines.add(f"raise {blame}(error, {start}) from error")
         return str(lines)
 
+    def write_inserts(self, ask: str, add: str, term: Term, blame: str, finish: str) -> str | None:
+        """The same term for rows that are only added, as two plain functions: `ask(rows)` gives the look-ups, or None
+        if it does not apply to these rows, and `add(rows, answers)` the contributions. It saves a generator and a tuple
+        per row. None: the term is none of those that it is worth for, with one stage of look-ups by key at most."""
+        conditions, start = conditions_of(self.graph, term), f"r{term.source}"
+        stage = term.stages[0] if term.stages else ()
+        probes = [probe for step in stage for probe in step.probes]
+        if len(term.stages) > 1 or conditions[term.source] or not all(isinstance(probe, ColumnRef) for probe in probes):
+            return None
+        if any(step.anti or not step.by_key for step in stage):
+            return None
+        lines = Lines()
+        with lines.block(f"def {ask}(rows):"):
+            self._ask_inserts(lines, start, stage)
+        with lines.block(f"def {add}(rows, answers):"):
+            lines.add(f"groups, {start}, m = {{}}, None, 1")
+            with lines.block("try:"):
+                found = "".join(f", r{step.source}" for step in stage)
+                source = "zip(rows, *answers)" if stage else "rows"
+                with lines.block(f"for {start}{found} in {source}:"):
+                    for step in stage:
+                        lines.add(f"if r{step.source} is None: continue")
+                        emit_select(lines, self.compiler, conditions[step.source])
+                    self.emit(lines, self.compiler)
+            with lines.block("except DataError as error:"):
+                lines.add(f"raise {blame}(error, {start}) from error")
+            lines.add(f"return {finish}(groups)")
+        return str(lines)
+
+    def _ask_inserts(self, lines: Lines, start: str, stage: Sequence[Step]) -> None:
+        tests = self._null_tests(stage)
+        where = f" if not ({' or '.join(tests)})" if tests else ""
+        for step in stage:
+            lines.add(f"k{step.source} = [{self._key(step)} for {start} in rows{where}]")
+        if tests:
+            lines.add(f"if len(k{stage[0].source}) != len(rows): return None")
+        tables = [self.compiler.bind(self.graph.sources[step.source].table, "table") for step in stage]
+        asked = [
+            f"LookUp({table}, None, k{step.source}, {int(step.state)})"
+            for table, step in zip(tables, stage, strict=True)
+        ]
+        lines.add(f"return [{', '.join(asked)}]")
+
     def _body(self, lines: Lines, term: Term, conditions: Mapping[int, list[Expression]]) -> None:
         start, carried = f"r{term.source}", self._carried(term, conditions)
         if term.stages and not conditions[term.source]:

@@ -170,6 +170,59 @@ def test_inserts_of_keys_that_somebody_else_took_are_refused(db: vt.Database) ->
     assert [tuple(row.values()) for row in db.view("v").rows()] == [("b", 1, 1)]
 
 
+JOINED = {
+    "inner": "SELECT k.grp, SUM(e.cost) AS cost, COUNT(*) AS n FROM e JOIN k ON e.kind = k.name GROUP BY k.grp",
+    "filtered": "SELECT k.grp, AVG(e.cost) AS cost FROM e JOIN k ON e.kind = k.name AND k.grp > 1 GROUP BY k.grp",
+    "rows": "SELECT e.id, k.grp, e.cost FROM e JOIN k ON e.kind = k.name",
+    "grouped": "SELECT kind, SUM(cost) AS cost FROM e GROUP BY kind",
+    "doubled": "SELECT e.id, e.cost + e.cost AS twice FROM e",
+}
+#: Those that are not for the short way: a filter of the rows themselves, several steps, an index, one source twice.
+LONG = {
+    "selected": "SELECT kind, SUM(cost) AS cost FROM e WHERE cost > 2 GROUP BY kind",
+    "left": "SELECT e.id, k.grp FROM e LEFT JOIN k ON e.kind = k.name",
+    "by index": "SELECT e.id, g.id AS other FROM e JOIN g ON e.kind = g.kind",
+    "self": "SELECT a.id, b.cost FROM e a JOIN e b ON a.cost = b.id",
+    "distinct": "SELECT kind, COUNT(DISTINCT cost) AS n FROM e GROUP BY kind",
+}
+
+
+@pytest.mark.parametrize(("name", "is_short"), [*((name, True) for name in JOINED), *((name, False) for name in LONG)])
+@pytest.mark.parametrize("kinds", [("a", "b", "nowhere"), ("a", None)], ids=["given", "null"])
+def test_blind_inserts_are_propagated_as_any_other_transaction(
+    name: str, is_short: bool, kinds: tuple[str | None, ...]
+) -> None:
+    with vt.connect("memory:") as db:
+        db.create_table("e", {"id": int, "kind": str, "cost": int}, key="id")
+        db.create_table("k", {"name": str, "grp": int}, key="name")
+        db.create_table("g", {"id": int, "kind": str}, key="id")
+        with db.transaction() as tx:
+            tx.insert("k", [{"name": "a", "grp": 1}, {"name": "b", "grp": 2}])
+            tx.insert("g", [{"id": 1, "kind": "a"}, {"id": 2, "kind": "a"}])
+        db.create_view("v", {**JOINED, **LONG}[name])
+        tx = db.transaction()
+        tx.insert("e", [{"id": id_, "kind": kinds[id_ % len(kinds)], "cost": id_ or None} for id_ in range(8)])
+        engine, tables = db._engine, db._engine.ltm.tables
+        with engine.ltm.lock:
+            short = engine._inserted(tx._request, tables)
+            long = engine._propagated(tx._request, tables).record(tx._request.tx_ids, 0)
+        if is_short and (None not in kinds or " JOIN " not in JOINED[name]):
+            assert short is not None
+            assert short._replace(commit_ts=0) == long
+        else:
+            assert short is None
+        tx.commit()
+        assert db.view("v").verify().ok
+
+
+def test_an_error_in_a_blind_insert_names_view_and_row(db: vt.Database) -> None:
+    db.create_view("inverse", "SELECT id, 10 / cost AS x FROM e")
+    with pytest.raises(vt.DataError, match=r"'inverse'.*row .*2"), db.transaction() as tx:
+        tx.insert("e", [{"id": 1, "kind": "a", "cost": 1}, {"id": 2, "kind": "a", "cost": 0}])
+    with db.snapshot() as snapshot:
+        assert snapshot.scan("e") == []
+
+
 def test_contributions_are_refreshed_together_as_one_by_one(db: vt.Database) -> None:
     db.sql("INSERT INTO e VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
     for name in ("v", "r"):
