@@ -314,15 +314,18 @@ def _look_before_durable(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> li
     log = db._engine.ltm._log
     append = log.append
 
-    def look_then_append(payload: bytes) -> int:
-        look()
-        return append(payload)
+    def look_before_sync(payload: bytes, meanwhile: Callable[[], None]) -> int:
+        def apply_and_look() -> None:
+            meanwhile()
+            look()
+
+        return append(payload, apply_and_look)
 
     tx = db.transaction()
     tx.update("accounts", 1, {"balance": 99})
     look()
     with monkeypatch.context() as patched:
-        patched.setattr(log, "append", look_then_append)
+        patched.setattr(log, "append", look_before_sync)
         tx.commit()
     look()
     return seen
