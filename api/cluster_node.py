@@ -21,7 +21,7 @@ class ClusterNode:
     ) -> None:
         self.name = name
         self.closed = False
-        self.changing = catalogs
+        self.changing = _Changing(self, catalogs)
         self.engine = ClusterEngine(requests, catalogs, ltm_names)
         self.refresher = ClusterRefreshing(requests, self.engine.ltm)
         self.admin = ClusterAdministration(self.engine)
@@ -38,3 +38,17 @@ class ClusterNode:
 
     def close(self) -> None:
         self.closed = True
+
+
+class _Changing:
+    """Held by whoever changes tables and views of an open database."""
+
+    def __init__(self, node: ClusterNode, catalogs: ChangesCatalog) -> None:
+        self._node, self._catalogs = node, catalogs
+
+    def __enter__(self) -> object:
+        self._node.check_open()
+        return self._catalogs.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._catalogs.__exit__(None, None, None)

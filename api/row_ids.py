@@ -3,6 +3,7 @@
 An id is ms << 20 | counter, from one generator per open database: unique because a directory is open in one process
 only, and increasing, so that a scan gives rows in the order in which they were inserted. A clock that was set back
 cannot give an id twice: the first time that a table is written, the generator goes above the highest id stored there.
+In a cluster an id is a timestamp.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING
 from .changetables.keys import table_range
 from .changetables.schema import Column, Table
 from .changetables.types import INT, INT_MAX
+from .coordinator.cluster.reader import ClusterReader
 from .coordinator.embedded import wall_clock_ms
-from .ltm.reading import NEWEST, Reader
+from .coordinator.timestamps import STEP
+from .ltm.reading import NEWEST, Reader, ReadHorizon
 from .ltm.tables import TableRows
 
 if TYPE_CHECKING:
@@ -71,14 +74,32 @@ class RowIds:
         return next(stored, None) is not None
 
 
-_generators: weakref.WeakKeyDictionary[OpenNode, RowIds] = weakref.WeakKeyDictionary()
+class ClusterRowIds:
+    """Processes of a cluster know nothing of each other's numbers; but no two get the same timestamp, whose last bits
+    are free."""
+
+    def __init__(self, horizon: ReadHorizon) -> None:
+        self._horizon = horizon
+
+    def take(self, rows: TableRows, count: int) -> list[int]:
+        """New ids for this many rows."""
+        ids: list[int] = []
+        while len(ids) < count:
+            first = self._horizon.durable_ts
+            ids += range(first, first + min(STEP, count - len(ids)))
+        return ids
+
+
+_generators: weakref.WeakKeyDictionary[OpenNode, RowIds | ClusterRowIds] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def row_ids_of(node: OpenNode) -> RowIds:
+def row_ids_of(node: OpenNode) -> RowIds | ClusterRowIds:
     """The generator of an open database."""
     found = _generators.get(node)
     if found is None:
         with _making:
-            found = _generators.setdefault(node, RowIds(node.engine.ltm))
+            ltm = node.engine.ltm
+            found = ClusterRowIds(ltm.horizon) if isinstance(ltm, ClusterReader) else RowIds(ltm)
+            found = _generators.setdefault(node, found)
     return found

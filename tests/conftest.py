@@ -26,6 +26,8 @@ EXAMPLES_MIN = 10
 LTMS = (1, 3)
 #: With it, `vt.connect` in tests gives a client of a served node.
 SERVED_VARIABLE = "VIEWTIDE_TEST_SERVED"
+#: With it, databases in memory are over a cluster of three LTMs.
+CLUSTER_VARIABLE = "VIEWTIDE_TEST_ON_CLUSTER"
 
 # The real HBase, ZooKeeper and Thrift servers: started when a test asks for them.
 pytest_plugins = ["tests.hbase_servers"]
@@ -71,11 +73,15 @@ def ltms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 
 
 @pytest.fixture(autouse=True)
-def _on_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `VIEWTIDE_TEST_ON_CLUSTER`, every database in memory is one over a cluster."""
-    if os.environ.get("VIEWTIDE_TEST_ON_CLUSTER", "") not in ("", "0"):
+def _on_cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `VIEWTIDE_TEST_ON_CLUSTER`, every database in memory is one over a cluster; `off_cluster` has exceptions."""
+    if os.environ.get(CLUSTER_VARIABLE, "") not in ("", "0"):
         from .cluster_database import open_in_cluster
+        from .off_cluster import REASONS
 
+        reason = REASONS.get(request.node.originalname)
+        if reason is not None:
+            pytest.skip(reason)
         monkeypatch.setattr("viewtide.database.open_memory", open_in_cluster)
 
 

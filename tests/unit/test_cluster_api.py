@@ -213,6 +213,52 @@ def test_a_snapshot_that_is_too_old_is_a_conflict(cluster: TestCluster, db: vt.D
             snapshot.get("events", 2)
 
 
+def test_processes_give_different_row_ids(cluster: TestCluster, db: vt.Database) -> None:
+    db.sql("CREATE TABLE lines (text text)")
+    databases = [cluster.database(number) for number in (1, 2, 3)]
+
+    def insert(database: vt.Database) -> None:
+        for number in range(20):
+            with database.transaction() as tx:
+                tx.insert("lines", [{"text": f"line {number}"}] * 3)
+
+    threads = [threading.Thread(target=insert, args=(each,)) for each in databases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    with db.transaction() as tx:
+        tx.insert("lines", [{"text": "many"}] * 600)
+    assert db.sql("SELECT COUNT(*) AS n FROM lines").to_arrow().to_pylist() == [{"n": 3 * 20 * 3 + 600}]
+
+
+def test_a_closed_database_does_nothing(db: vt.Database) -> None:
+    db.close()
+    for call in (db.tables, db.status, lambda: db.sql("SELECT 1"), lambda: db.create_table("t", {"id": int}, key="id")):
+        with pytest.raises(vt.InterfaceError, match="closed"):
+            call()
+
+
+def test_views_and_indexes_are_made_over_rows_and_switched(db: vt.Database) -> None:
+    fill(db)
+    db.create_index("events", "cost")
+    with db.snapshot() as snapshot:
+        assert [row["id"] for row in snapshot.find("events", cost=7)] == [7]
+    db.create_view("by_category", BY_CATEGORY)
+    db.create_view("late", BY_CATEGORY, refresh="manual")
+    assert db.view("by_category").get("a")["n"] == db.view("late").get("a")["n"] == 20
+    db.view("by_category").set_refresh("50ms")
+    db.view("late").set_refresh("sync")
+    with db.transaction() as tx:
+        tx.delete("events", 0)
+    assert db.view("late").get("a")["n"] == 19
+    assert db.view("by_category").get("a", at_least=tx.token)["n"] == 19
+    assert db.view("late").verify().ok and db.view("by_category").verify().ok
+    with pytest.raises(vt.DataError):
+        db.create_view("broken", "SELECT id, 1 / (cost - 3) AS x FROM events")
+    assert db.views() == ["by_category", "late"]
+
+
 def test_status_and_what_is_not_there(db: vt.Database) -> None:
     fill(db)
     status = db.status()
