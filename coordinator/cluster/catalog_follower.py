@@ -20,6 +20,7 @@ from ...ltm.tables import Tables
 from ...ltm.versions import Horizon
 from ..ports import CatalogMoved
 from ..vms.step_rows import STEPS, STEPS_ID, TABLE
+from .catalog_changes import Next, changing
 from .requests import Requests
 
 #: A change of the catalog waits for all votes by earlier ones, perhaps until another LTM has taken over.
@@ -126,3 +127,17 @@ class CatalogFollower:
         known = self._now()
         self._base = known if known[0] >= answer.version else self._fetch(answer.version - 1)
         return answer.ts
+
+    def carry_out(self, next_catalog: Next) -> None:
+        """A change that takes several catalogs, each of which is finished before the next one: contents are made."""
+        assert self._changing_thread == threading.get_ident(), "what is changed was looked at before"
+        running = changing(next_catalog, new_number)
+        asked = next(running)
+        while True:
+            kind: type[CatalogIs | CatalogChanged] = CatalogIs if isinstance(asked, FetchCatalog) else CatalogChanged
+            answer = self._requests.ask(asked, kind, time.monotonic() + CHANGE_MS_MAX / 1000)
+            try:
+                asked = running.send(answer)
+            except StopIteration as finished:
+                self._base = self._adopt(finished.value)
+                return

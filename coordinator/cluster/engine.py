@@ -14,6 +14,7 @@ from ...ltm.tables import Tables
 from ..ports import LogFigures
 from ..transaction import Request, check_table
 from ..two_phase.messages import Submit
+from .catalog_changes import Next
 from .reader import ClusterReader, FollowsCatalog
 from .requests import Requests
 
@@ -26,6 +27,9 @@ class ChangesCatalog(FollowsCatalog, Guard, Protocol):
 
     def change(self, change: Callable[[Catalog], Catalog]) -> int:
         """Its S: every transaction at or below it was made by earlier catalogs."""
+
+    def carry_out(self, next_catalog: Next) -> None:
+        """A change with contents that have to be made."""
 
 
 class ClusterEngine:
@@ -65,6 +69,9 @@ class ClusterEngine:
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> None:
         self._catalogs.change(change)
+
+    def carry_out(self, next_catalog: Next) -> None:
+        self._catalogs.carry_out(next_catalog)
 
     def log_figures(self) -> LogFigures:
         return LogFigures(0, 0, 0, 0)
