@@ -17,6 +17,7 @@ from .changetables.errors import Error
 
 if TYPE_CHECKING:
     from .cluster_commands import ClusterCommands
+    from .database import Database
     from .key_files import KeyDirectory
 
 SECONDS_MIN, SECONDS_MAX = 2.0, 3600.0
@@ -135,7 +136,9 @@ SQL_HELP = (
 
 @app.command(help=SQL_HELP)
 def sql(
-    path: Annotated[str, typer.Argument(help="A directory, or memory:", show_default=True)] = "memory:",
+    path: Annotated[
+        str, typer.Argument(help="A directory, memory:, or the address of a served node.", show_default=True)
+    ] = "memory:",
     texts: Annotated[
         list[str] | None, typer.Option("--command", "-c", help="Statements to run instead of the input; may repeat.")
     ] = None,
@@ -150,13 +153,12 @@ def sql(
     ] = None,
 ) -> None:
     # Imported here: --help and --version need none of it.
-    from .database import connect
     from .shell import run_shell
 
     text = ";\n".join(texts) if texts else None
     if limit is None:
         limit = 0 if as_json else ROWS_SHOWN
-    with _ended_properly(), connect(path) as database:
+    with _ended_properly(), _opened(path) as database:
         fine = run_shell(database, text, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
@@ -164,13 +166,14 @@ def sql(
 
 STATUS_HELP = (
     "Show what a database is doing: figures, view managers, and how far its views are behind.\n\n"
-    "PATH is the directory of a database that no other process has open. --watch shows it again and again in a "
-    "terminal, until Ctrl-C; elsewhere it is printed once."
+    "PATH is the directory of a database; if a process has it open, that one is asked. --watch "
+    "shows it again and again in a terminal, until Ctrl-C; elsewhere it is printed once."
 )
 VIEWS_HELP = (
     "Show everything about views: mode, lag, backlog, the cost of the last step, evaluator, hot groups, failures.\n\n"
-    "PATH is the directory of a database that no other process has open. Without VIEWS all views are shown. --watch "
-    "shows them again and again in a terminal, until Ctrl-C; elsewhere they are printed once."
+    "PATH is the directory of a database; if a process has it open, that one is asked. Without "
+    "VIEWS all views are shown. --watch shows them again and again in a terminal, until Ctrl-C; elsewhere they are "
+    "printed once."
 )
 DatabasePath = Annotated[Path, typer.Argument(help="The directory of a database.", show_default=False)]
 Watched = Annotated[bool, typer.Option("--watch", help="Show it live in a terminal.")]
@@ -184,10 +187,9 @@ def status(
 ) -> None:
     _check_database(path)
     # Imported here: --help and --version need none of it.
-    from .database import connect
     from .status import run_status
 
-    with _ended_properly(), connect(path) as database:
+    with _ended_properly(), _opened(path) as database:
         run_status(database, as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
@@ -202,17 +204,17 @@ def views(
 ) -> None:
     _check_database(path)
     # Imported here: --help and --version need none of it.
-    from .database import connect
     from .status import run_views
 
-    with _ended_properly(), connect(path) as database:
+    with _ended_properly(), _opened(path) as database:
         run_views(database, names or (), as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
 VERIFY_HELP = (
     "Compare views with their definitions evaluated from scratch.\n\n"
-    "PATH is the directory of a database that no other process has open. Without VIEWS all views are compared. A view "
-    "that differs is named with its rows; --repair makes exactly these right, and those of the views made from it.\n\n"
+    "PATH is the directory of a database; if a process has it open, that one is asked. Without "
+    "VIEWS all views are compared. A view that differs is named with its rows; --repair makes exactly these right, and "
+    "those of the views made from it.\n\n"
     "The exit code is 1 if a view differs and was not repaired."
 )
 
@@ -226,10 +228,9 @@ def verify(
 ) -> None:
     _check_database(path)
     # Imported here: --help and --version need none of it.
-    from .database import connect
     from .verify import run_verify
 
-    with _ended_properly(), connect(path) as database:
+    with _ended_properly(), _opened(path) as database:
         fine = run_verify(database, views or (), repair=repair, as_json=as_json, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
@@ -427,6 +428,15 @@ def _cluster(directory: Path, as_json: bool) -> ClusterCommands:
     from .cluster_commands import ClusterCommands
 
     return ClusterCommands(directory, as_json=as_json, out=sys.stdout)
+
+
+def _opened(path: str | Path) -> Database:
+    """A database to look at: through the process that has it open, if there is one."""
+    from .database import connect
+    from .open_socket import running_address
+
+    address = "" if str(path) == "memory:" or "://" in str(path) else running_address(Path(path))
+    return connect(address or path)
 
 
 def _check_database(path: Path) -> None:

@@ -26,6 +26,7 @@ from .ltm.commit_log.segments import SegmentLog
 from .ltm.driver import Ltm
 from .ltm.ports import CommitLog, Store
 from .ltm.store.memory import MemoryStore
+from .open_socket import OpenSocket, open_socket
 
 logger = logging.getLogger("viewtide")
 
@@ -65,6 +66,8 @@ class Node:
         self.closed = False
         self._forked = False
         self._lock = lock
+        #: Where other processes of the same user find it; only a directory has one.
+        self.socket: OpenSocket | None = None
         self._session = secrets.randbits(62)
         self._numbers = itertools.count(1)
         #: Held by whoever changes tables and views.
@@ -99,6 +102,8 @@ class Node:
     def forked(self) -> None:
         """In a forked child: the parent goes on with the database, the child must not touch its files."""
         self.closed = self._forked = True
+        if self.socket is not None:
+            self.socket.forked()
         if self._lock is not None:
             self._lock.release()
 
@@ -109,6 +114,8 @@ class Node:
         _nodes.discard(self)
         database_closed()
         try:
+            if self.socket is not None:
+                self.socket.close()
             self.refresher.close()
             self.engine.close()
         finally:
@@ -186,7 +193,7 @@ def open_directory(directory: Path, config: Config) -> Node:
             opened.append(log)
             ltm_logs = _open_ltm_logs(directory, config.ltms)
             opened += ltm_logs
-            return Node(str(directory), log, store, config, lock, ltm_logs)
+            node = Node(str(directory), log, store, config, lock, ltm_logs)
         except BaseException:
             for each in opened:
                 each.close()
@@ -194,6 +201,8 @@ def open_directory(directory: Path, config: Config) -> Node:
     except BaseException:
         lock.release()
         raise
+    node.socket = open_socket(node, directory)
+    return node
 
 
 def _open_ltm_logs(directory: Path, ltms: int) -> list[CommitLog]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from .changes import LOOK_MS_MIN, Changes, ViewChange
 from .changetables.builder import Query
-from .changetables.errors import InterfaceError
+from .changetables.errors import InterfaceError, Unavailable
 from .changetables.schema import Table
 from .changetables.serialize import table_from_plain
 from .changetables.statements import Statement
@@ -23,6 +23,8 @@ from .database import Database
 from .durations import milliseconds
 from .freshness import TargetLag
 from .ltm.keys import Keys
+from .open_socket import NAME as SOCKET_NAME
+from .open_socket import running_address
 from .reads import NO_KEY, Snapshot, ViewReads
 from .remote_calls import (
     NO_NAMES,
@@ -94,9 +96,23 @@ class RemoteNode:
 def connect_remote(address: str, keys: str | os.PathLike[str] | None = None, server_key: str = "") -> RemoteDatabase:
     """Connect to a served node; Unavailable if nobody answers."""
     own = None if keys is None else Keys.load(Path(keys))
-    node = RemoteNode(Target(address, own, server_key))
+    node = RemoteNode(Target(_real_address(address), own, server_key))
     node.links.meet()
     return RemoteDatabase(node)
+
+
+def _real_address(address: str) -> str:
+    """Of the socket of an open directory: where the process that has it open listens."""
+    path = Path(address.removeprefix("ipc://"))
+    if not address.startswith("ipc://") or path.name != SOCKET_NAME or not (path.parent / "LOCK").exists():
+        return address
+    running = running_address(path.parent)
+    if not running:
+        raise Unavailable(
+            f"no process has the database {path.parent} open",
+            hint="open the directory itself, or start: viewtide serve",
+        )
+    return running
 
 
 class RemoteDatabase(Database):
@@ -329,7 +345,8 @@ class RemoteTransaction(_RemoteReads, Transaction):
                 self._roll_back()
 
     def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
-        self._remote.run(self._calls.insert(table, rows))
+        if self._remote.closed or not self._calls.insert_now(table, rows):
+            self._remote.run(self._calls.insert(table, rows))
 
     def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
         self._remote.run(self._calls.upsert(table, rows))

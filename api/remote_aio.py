@@ -101,6 +101,14 @@ class AsyncLink:
         self.lost = False
         self._descriptor = self._hub.descriptor(PEER)
         loop.add_reader(self._descriptor, self._drain)
+        #: Before anything is asked: who answers later may be another process, which knows nothing of it.
+        self.met = loop.create_task(self._meet_first())
+
+    async def _meet_first(self) -> None:
+        try:
+            await self.meet(LOST_S)
+        except Lost:
+            self.close()
 
     def close(self) -> None:
         """Whoever waits finds the connection lost."""
@@ -174,9 +182,8 @@ class AsyncLink:
     def _take(self, reply: tuple[object, ...]) -> None:
         number, kind, first, body = reply
         if number == self._ping and kind == ANSWER:
-            if self._life is not None and body != self._life:
-                self.close()
-            self._life = body
+            if body != self._life:
+                self.close()  # another process, to which nobody has sent these requests
             return
         waiting = self._waiting.get(cast(int, number))
         if waiting is None:
@@ -279,6 +286,8 @@ class AsyncLinks:
                     self._links.pop(other).close()
                     self._room.pop(other, None)
                 self._links[loop] = link
+        if not link.met.done():
+            await asyncio.shield(link.met)
         if anew:
             try:
                 await link.meet(CONNECT_S_MAX)

@@ -202,10 +202,6 @@ class SessionCalls:
         self._number = 0
         self._lost = False
 
-    @property
-    def is_open(self) -> bool:
-        return self._key is not None
-
     def ask(
         self,
         what: str,
@@ -329,10 +325,18 @@ class TransactionCalls:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._session = SessionCalls(client, ("transaction",))
         self._writes = Writes()
-        self.ended: str | None = None
-        self.token: Token | None = None
+
+    #: Most transactions write, commit and are gone: what they do not need is not made.
+    _begun: SessionCalls | None = None
+    ended: str | None = None
+    token: Token | None = None
+
+    @property
+    def _session(self) -> SessionCalls:
+        if self._begun is None:
+            self._begun = SessionCalls(self._client, ("transaction",))
+        return self._begun
 
     def check_open(self) -> None:
         if self.ended is not None:
@@ -345,6 +349,14 @@ class TransactionCalls:
         self._writes.insert((yield from self._client.schema(table)), rows)
         if self._writes.is_long():
             yield from self._ship(self._writes.take())
+
+    def insert_now(self, table: str, rows: object) -> bool:
+        """`insert` where nothing has to be asked; False: it was not done, because something has to be."""
+        schema = self._client.schemas.get(table) if type(table) is str else None
+        if schema is None or self.ended is not None or self._writes.is_long():
+            return False
+        self._writes.insert(schema, rows)
+        return True
 
     def upsert(self, table: str, rows: object) -> Asking[None]:
         self.check_open()
@@ -397,7 +409,7 @@ class TransactionCalls:
 
     def _commit(self, tx_id: tuple[int, int]) -> Asking[int]:
         writes = self._writes.take()
-        if not self._session.is_open:
+        if self._begun is None:
             try:
                 return (yield from self._commit_blind(tx_id, writes))
             except LocalProtocolError:
@@ -430,7 +442,8 @@ class TransactionCalls:
         self.check_open()
         self.ended = "rolled back"
         self._writes.take()
-        yield from self._session.end()
+        if self._begun is not None:
+            yield from self._begun.end()
 
     def the_token(self) -> Token:
         if self.token is None:

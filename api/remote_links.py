@@ -94,6 +94,10 @@ class Link:
     def close(self) -> None:
         self._hub.close()
 
+    @property
+    def has_met(self) -> bool:
+        return self._life is not None
+
     def meet(self, seconds: float) -> None:
         """Find out who answers; Lost if nobody does."""
         number = self._send("ping", ())
@@ -124,19 +128,16 @@ class Link:
         heard_s = asked_s = time.monotonic()
         ping = -1
         while True:
-            for batch in self._hub.poll(int((seconds or PING_S) * 1000)):
-                for payload in batch.payloads:
-                    answered, kind, first, body = reply_of(payload)
-                    heard_s = time.monotonic()
-                    if answered == number and kind != PROGRESS:
-                        self._client.heard(first)
-                        return cast(int, kind), body
-                    if answered == number and progress is not None:
-                        progress(cast(int, first), cast(int, body))
-                    elif answered == ping and kind == ANSWER and body != self._life:
-                        if self._life is not None:
-                            raise Lost
-                        self._life = body
+            for payload in self._hub.receive(PEER, int((seconds or PING_S) * 1000)):
+                answered, kind, first, body = reply_of(payload)
+                if answered == number and kind != PROGRESS:
+                    self._client.heard(first)
+                    return cast(int, kind), body
+                heard_s = time.monotonic()
+                if answered == number and progress is not None:
+                    progress(cast(int, first), cast(int, body))
+                elif answered == ping and kind == ANSWER and body != self._life:
+                    raise Lost  # another process, to which nobody has sent this request
             now = time.monotonic()
             if now - heard_s > (seconds or LOST_S):
                 raise Lost
@@ -151,7 +152,9 @@ class Links:
         self.target = target
         self._client = client
         self._idle: list[Link] = []
-        self._room = threading.BoundedSemaphore(LINKS_MAX)
+        #: Connections that there are, idle or not.
+        self._count = 0
+        self._freed = threading.Condition()
         self._closed = False
 
     def run(self, asking: Asking[T]) -> T:
@@ -175,35 +178,40 @@ class Links:
 
     def meet(self) -> None:
         """Is there a node at all?"""
-        link = Link(self.target, self._client)
+        link = self._new_link()
         try:
             link.meet(CONNECT_S_MAX)
         except Lost:
-            link.close()
+            self._drop(link)
             self.target.lost(link.address)
             raise self.target.unavailable() from None
         except BaseException:
-            link.close()
+            self._drop(link)
             raise
         self._idle.append(link)
 
     def _exchange(self, ask: Ask) -> object:
-        with self._room:
-            give_up = time.monotonic() + (RETRIES_MS_MAX / 1000 if ask.kind == COMMIT else RETRIES_S_MAX)
-            arguments = ask.arguments
-            while True:
-                try:
-                    return self._once(ask, arguments)
-                except Lost:
-                    if ask.kind == ONCE or time.monotonic() > give_up:
-                        break
-                    arguments = arguments if ask.resent is None else ask.resent
-                time.sleep(RETRY_PAUSE_S)
+        try:
+            return self._once(ask, ask.arguments)
+        except Lost:
+            if ask.kind == ONCE:
+                raise given_up(self.target, ask) from None
+        give_up = time.monotonic() + (RETRIES_MS_MAX / 1000 if ask.kind == COMMIT else RETRIES_S_MAX)
+        arguments = ask.arguments if ask.resent is None else ask.resent
+        while time.monotonic() < give_up:
+            time.sleep(RETRY_PAUSE_S)
+            try:
+                return self._once(ask, arguments)
+            except Lost:
+                continue
         raise given_up(self.target, ask)
 
     def _once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         link = self._borrowed()
         try:
+            if not link.has_met:
+                # Before anything is asked: who answers later may be another process, which knows nothing of it.
+                link.meet(LOST_S)
             if ask.kind == ONCE:
                 # What may not be done twice is sent only to a node that is there.
                 try:
@@ -212,17 +220,17 @@ class Links:
                     raise self.target.unavailable() from None
             body = link.exchange(ask, arguments)
         except Lost:
-            link.close()
+            self._drop(link)
             self.target.lost(link.address)
             raise
         except RemoteProtocolError:
-            link.close()
+            self._drop(link)
             raise
         except Error:
             self._give_back(link)
             raise
         except BaseException:  # an interrupt: its answer is still under way
-            link.close()
+            self._drop(link)
             raise
         self._give_back(link)
         return body
@@ -233,13 +241,39 @@ class Links:
             try:
                 link = self._idle.pop()
             except IndexError:
-                return Link(self.target, self._client)
+                return self._new_link()
             if link.address == self.target.address:
                 return link
-            link.close()
+            self._drop(link)
+
+    def _new_link(self) -> Link:
+        with self._freed:
+            while self._count >= LINKS_MAX:
+                self._freed.wait()
+                if self._idle:
+                    return self._idle.pop()
+            self._count += 1
+        try:
+            link = Link(self.target, self._client)
+        except BaseException:
+            self._count_down()
+            raise
+        return link
 
     def _give_back(self, link: Link) -> None:
         if self._closed:
-            link.close()
-        else:
-            self._idle.append(link)
+            self._drop(link)
+            return
+        self._idle.append(link)
+        if self._count >= LINKS_MAX:
+            with self._freed:
+                self._freed.notify()
+
+    def _drop(self, link: Link) -> None:
+        link.close()
+        self._count_down()
+
+    def _count_down(self) -> None:
+        with self._freed:
+            self._count -= 1
+            self._freed.notify()

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import dashboard, evaluators, hbase, intervals, machines, report, views
+from . import dashboard, evaluators, hbase, intervals, machines, report, served, views
 from .errors import BenchError
 
 ALL = "all"
@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "views": Command(views.SUMMARY, views.add_arguments, views.run),
     "intervals": Command(intervals.SUMMARY, intervals.add_arguments, intervals.run),
     "hbase": Command(hbase.SUMMARY, hbase.add_arguments, hbase.run),
+    "served": Command(served.SUMMARY, served.add_arguments, served.run),
     "machines": Command(machines.SUMMARY, machines.add_arguments, machines.run),
 }
 

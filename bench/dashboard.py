@@ -101,11 +101,11 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         print(", ".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
         systems = {name: stack.enter_context(SYSTEMS[name](folder)) for name in names}
         facts["postgres"] = _postgres_version(names)
-        runs = [_one_run(systems, cells, timing, number) for number in range(options.runs)]
+        runs = [one_run(systems, cells, timing, number) for number in range(options.runs)]
     return _result(runs, facts, timing)
 
 
-def _one_run(systems: Mapping[str, Measure], cells: list[Cell], timing: Timing, number: int) -> list[report.Row]:
+def one_run(systems: Mapping[str, Measure], cells: list[Cell], timing: Timing, number: int) -> list[report.Row]:
     print(f"\nrun {number + 1}: {timing.measure_s:g} s per cell\n{report.table_header()}", flush=True)
     rows = []
     for cell in cells:

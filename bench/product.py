@@ -169,7 +169,7 @@ def thread_session(parent: Path) -> Iterator[_ThreadSession]:
 def _database(parent: Path, refresh: str | None) -> Iterator[_Database]:
     """A fresh database with the initial rows and, unless `refresh` is None, the view."""
     vt = load_viewtide()
-    with _fresh_folder(parent) as folder:
+    with fresh_folder(parent) as folder:
         db = cast(_Database, vt.connect(str(folder / "dashboard.db")))
         try:
             for table in TABLES:
@@ -183,6 +183,35 @@ def _database(parent: Path, refresh: str | None) -> Iterator[_Database]:
             yield db
         finally:
             db.close()
+
+
+class _RemoteClient(_ThreadClient):
+    """A client of a served node, in a process of its own."""
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def remote_client(address: str) -> _RemoteClient:
+    return _RemoteClient(cast(_Database, load_viewtide().connect(address)))
+
+
+def fill_remote(address: str, tables: Sequence[BaseTable], view: str, definition: str) -> None:
+    """The initial rows and the view, through a served node."""
+    vt = load_viewtide()
+    with vt.connect(address) as db:
+        for table in tables:
+            db.create_table(table.name, _columns(vt, table), key=table.key)
+        db.create_view(view, definition, refresh=SYNC)
+        for table in tables:
+            for rows in _batches(table):
+                with db.transaction() as tx:
+                    tx.insert(table.name, rows)
+
+
+def remote_difference(address: str) -> str | None:
+    with load_viewtide().connect(address) as db:
+        return _difference(db.view(VIEW_NAME).verify())
 
 
 class _IntervalClient:
@@ -283,7 +312,7 @@ class _TaskSession:
 async def task_session(parent: Path) -> AsyncIterator[_TaskSession]:
     vt = load_viewtide()
     aio = load_viewtide("viewtide.aio")
-    with _fresh_folder(parent) as folder:
+    with fresh_folder(parent) as folder:
         db = cast(_AsyncDatabase, await aio.connect(str(folder / "dashboard.db")))
         try:
             for table in TABLES:
@@ -299,7 +328,7 @@ async def task_session(parent: Path) -> AsyncIterator[_TaskSession]:
 
 
 @contextmanager
-def _fresh_folder(parent: Path) -> Iterator[Path]:
+def fresh_folder(parent: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="viewtide-", dir=parent))
     try:
         yield folder

@@ -414,6 +414,7 @@ class RowCodec:
         "row",
         "rows",
         "table",
+        "takes_positions",
     )
 
     row: Callable[[Mapping[str, object]], Row]
@@ -443,6 +444,11 @@ class RowCodec:
         namespace: dict[str, object] = {**_NAMESPACE, "as_dict": self._as_dict, "unknown": self._unknown}
         self._columns, self._namespace = columns, namespace
         self._checked: Callable[[Iterable[object]], list[Row]] | None = None
+        #: Whether `checked` is for this table: all its columns are there to be seen, and none has another form at the
+        #: API than inside.
+        self.takes_positions = not any(
+            column.dropped or column.hidden or column.type.kind == "json" for column in columns
+        )
         for position, column in enumerate(columns):
             if column.dropped:
                 continue
@@ -472,12 +478,6 @@ class RowCodec:
             "Callable[[Iterable[Mapping[str, object]]], list[Row]]",
             _compiled(_rows_source(columns), "rows", namespace),
         )
-
-    @property
-    def takes_positions(self) -> bool:
-        """Whether `checked` is for this table: all its columns are there to be seen, and none has another form at the
-        API than inside."""
-        return not any(column.dropped or column.hidden or column.type.kind == "json" for column in self._columns)
 
     def checked(self, rows: Iterable[object]) -> list[Row]:
         """Rows by position that nobody has looked at yet: what is wrong with them is raised as by `rows`."""

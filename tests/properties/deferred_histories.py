@@ -477,7 +477,7 @@ class Run:
             engine, before = self.db._engine, self.directory / str(self.opened)
             self.opened += 1
             with engine._checkpoint_lock, engine.ltm.lock:
-                shutil.copytree(before, self.directory / str(self.opened))
+                shutil.copytree(before, self.directory / str(self.opened), ignore=shutil.ignore_patterns("socket"))
             self.db.close()
             shutil.rmtree(before)
             self.seen.abandoned += 1

@@ -320,7 +320,7 @@ class Session:
             before, self._path = self._path, self._directory / str(self._opened)
             # No checkpoint may be under way: a copy of a store that is being written is no state of any moment.
             with self.db._engine._checkpoint_lock:
-                shutil.copytree(before, self._path)
+                shutil.copytree(before, self._path, ignore=shutil.ignore_patterns("socket"))
         self.db.close()
         self.db = self._connect()
 

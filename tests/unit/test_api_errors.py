@@ -561,7 +561,6 @@ def test_keys_up_to_the_limit_are_fine(db: vt.Database, length: int) -> None:
     ("target", "kind"),
     [
         ("tcp://localhost", vt.InterfaceError),
-        ("zk://zk1:2181,zk2:2181/shop", vt.NotSupportedError),
         ("http://x", vt.NotSupportedError),
         ("", vt.InterfaceError),
         (b"bytes", vt.InterfaceError),

@@ -313,7 +313,7 @@ def test_recovery_keeps_what_the_next_steps_read(tmp_path: Path) -> None:
             tx.delete("e", 1)
             tx.insert("e", row(2, 1))
         with db._engine._checkpoint_lock, db._engine.ltm.lock:
-            shutil.copytree(tmp_path / "db", tmp_path / "crashed")
+            shutil.copytree(tmp_path / "db", tmp_path / "crashed", ignore=shutil.ignore_patterns("socket"))
     with vt.connect(tmp_path / "crashed") as db:
         assert shown(db.view("v")) == [("one", 1)]
         assert shown(db.view("v"), latest=True) == [("three", 1)]

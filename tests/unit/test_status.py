@@ -275,7 +275,7 @@ def test_status_as_json_and_as_text(shop: Path) -> None:
     assert "backlog rows" in text
 
 
-def test_what_is_no_database_or_open_elsewhere(shop: Path, tmp_path: Path) -> None:
+def test_what_is_no_database_and_what_is_open_elsewhere(shop: Path, tmp_path: Path) -> None:
     for command in ("status", "views"):
         result = CliRunner().invoke(app, [command, str(tmp_path)])
         assert result.exit_code == 2
@@ -284,9 +284,7 @@ def test_what_is_no_database_or_open_elsewhere(shop: Path, tmp_path: Path) -> No
             done = subprocess.run(
                 [sys.executable, "-m", "viewtide.cli", command, str(shop)], capture_output=True, text=True, check=False
             )
-        assert done.returncode == 1
-        assert "is open in process" in done.stderr
-        assert "Traceback" not in done.stderr
+        assert done.returncode == 0, done.stderr
     result = CliRunner().invoke(app, ["views", str(shop), "nothing"])
     assert result.exit_code == 1
     assert "there is no view 'nothing'" in result.output

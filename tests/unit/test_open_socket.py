@@ -1,0 +1,127 @@
+"""The socket of an open directory: commands and other processes reach a database that is running."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import viewtide as vt
+from viewtide import open_socket
+from viewtide.open_socket import running_address
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "viewtide.cli", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+def filled(path: Path) -> vt.Database:
+    db = vt.connect(path)
+    db.create_table("t", {"id": int, "g": str}, key="id")
+    db.create_view("counts", "SELECT g, COUNT(*) AS n FROM t GROUP BY g")
+    with db.transaction() as tx:
+        tx.insert("t", [{"id": number, "g": "ab"[number % 2]} for number in range(10)])
+    return db
+
+
+def test_commands_reach_a_running_database(db_path: Path) -> None:
+    with filled(db_path) as db:
+        shown = command("sql", db_path, "-c", "INSERT INTO t VALUES (10, 'c'); SELECT g, n FROM counts", "--json")
+        assert shown.returncode == 0, shown.stderr
+        assert json.loads(shown.stdout.splitlines()[-1])["rows"] == [["a", 5], ["b", 5], ["c", 1]]
+        assert db.view("counts").get("c") == {"g": "c", "n": 1}
+        status = command("status", db_path, "--json")
+        assert json.loads(status.stdout)["commits"] == 2
+        assert [view["name"] for view in json.loads(command("views", db_path, "--json").stdout)] == ["counts"]
+        verified = command("verify", db_path, "--json")
+        assert verified.returncode == 0
+        assert json.loads(verified.stdout)[0]["ok"] is True
+
+
+def test_the_shell_of_a_running_database_has_transactions(db_path: Path) -> None:
+    with filled(db_path) as db:
+        script = "BEGIN; DELETE FROM t; ROLLBACK; BEGIN; DELETE FROM t WHERE id = 1; COMMIT; SELECT COUNT(*) FROM t"
+        assert command("sql", db_path, "-c", script).returncode == 0
+        assert db.view("counts").get("b") == {"g": "b", "n": 4}
+        failed = command("sql", db_path, "-c", "SELECT nonsense FROM t")
+        assert failed.returncode == 1
+        assert "nonsense" in failed.stderr
+
+
+def test_connect_by_the_socket(db_path: Path) -> None:
+    with filled(db_path) as db:
+        with vt.connect(f"ipc://{db_path}/socket") as other:
+            assert other.view("counts").rows() == db.view("counts").rows()
+        with pytest.raises(vt.OperationalError, match="is open in process"):
+            vt.connect(db_path)
+    with pytest.raises(vt.Unavailable, match="no process has the database"):
+        vt.connect(f"ipc://{db_path}/socket")
+
+
+def test_only_its_owner_can_use_it(db_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(db_path):
+        assert (db_path / "socket").stat().st_mode & 0o777 == 0o600
+        monkeypatch.setattr(open_socket, "_user_of", lambda _: 12345)
+        assert running_address(db_path) == ""
+        monkeypatch.undo()
+        address = running_address(db_path)
+        folder = Path(address.removeprefix("ipc://")).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not (db_path / "socket").exists()
+    assert not folder.exists()
+
+
+def test_nothing_is_started_before_somebody_knocks(db_path: Path) -> None:
+    code = (
+        "import sys, threading, viewtide as vt\n"
+        "with vt.connect(sys.argv[1]) as db:\n"
+        "    db.create_table('t', {'id': int}, key='id')\n"
+        "    print('zmq' in sys.modules, sorted(t.name for t in threading.enumerate() if 'socket' in t.name))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(db_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False ['viewtide-socket']"
+
+
+def test_a_long_path(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 40) / ("longer" * 30) / "db"
+    with filled(path), vt.connect(f"ipc://{path}/socket") as other:
+        assert other.tables() == ["t"]
+
+
+def test_what_a_killed_process_left_is_no_hindrance(db_path: Path) -> None:
+    code = "import os, sys, viewtide as vt\nvt.connect(sys.argv[1])\nos.kill(os.getpid(), 9)\n"
+    assert subprocess.run([sys.executable, "-c", code, str(db_path)], check=False).returncode == -9
+    assert (db_path / "socket").is_socket()
+    assert running_address(db_path) == ""
+    assert command("sql", db_path, "-c", "CREATE TABLE u (id int PRIMARY KEY)").returncode == 0
+    with filled(db_path) as db:
+        assert running_address(db_path) != ""
+        assert db.tables() == ["u", "t"]
+
+
+def test_a_forked_child_does_not_answer(db_path: Path) -> None:
+    with filled(db_path):
+        child = os.fork()
+        if not child:
+            os._exit(0 if running_address(db_path) else 1)  # by its parent
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_closing_while_somebody_is_served(db_path: Path) -> None:
+    db = filled(db_path)
+    other = vt.connect(f"ipc://{db_path}/socket")
+    tx = other.transaction()
+    assert tx.get("t", 1) is not None
+    before = threading.active_count()
+    db.close()
+    assert threading.active_count() < before
+    other.close()
+    with vt.connect(db_path) as again:
+        assert again.view("counts").verify().ok
