@@ -1,0 +1,62 @@
+"""The API on a real cluster: three LTM processes, two view managers, ZooKeeper and HBase; one LTM is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import viewtide as vt
+from viewtide.development import Development
+from viewtide.remote import RemoteDatabase
+
+pytestmark = pytest.mark.slow
+
+BY_CATEGORY = (
+    "SELECT p.category, SUM(e.cost) AS cost, COUNT(*) AS n FROM events e JOIN products p ON e.product = p.id "
+    "GROUP BY p.category"
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Development]:
+    made = Development.up(tmp_path / "cluster", 3, 2, storage="hbase")
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+def serving(cluster: Development, db: vt.Database) -> str:
+    """The process that serves a client."""
+    assert isinstance(db, RemoteDatabase)
+    address = db._remote.links.target.address
+    client = cluster.client()
+    try:
+        return next(name for name, each in client.status().processes.items() if each.clients == address)
+    finally:
+        client.close()
+
+
+def test_a_cluster_goes_on_when_the_process_that_serves_a_client_is_killed(cluster: Development) -> None:
+    with vt.connect(f"zk://{cluster.zookeeper}") as db:
+        db.create_table("products", {"id": int, "category": str}, key="id")
+        db.create_table("events", {"id": int, "product": int, "cost": int}, key="id", indexes=["product"])
+        with db.transaction() as tx:
+            tx.insert("products", [{"id": number, "category": "ab"[number % 2]} for number in range(10)])
+            tx.insert("events", [{"id": number, "product": number % 10, "cost": number} for number in range(40)])
+        db.create_view("by_category", BY_CATEGORY)
+        db.create_view("late", BY_CATEGORY, refresh="200ms")
+        with db.transaction() as tx:
+            assert tx.get("events", 7) == {"id": 7, "product": 7, "cost": 7}
+            tx.update("events", 7, {"cost": 700})
+        assert db.view("by_category").get("b")["cost"] == sum(range(1, 40, 2)) - 7 + 700
+        assert db.view("late").get("b", at_least=tx.token)["cost"] == sum(range(1, 40, 2)) - 7 + 700
+        cluster.kill(serving(cluster, db))
+        for number in range(100, 120):
+            with db.transaction() as tx:
+                tx.insert("events", {"id": number, "product": 1, "cost": 1})
+        assert db.view("by_category").get("b")["n"] == 40
+        assert db.view("late").get("b", at_least=tx.token)["n"] == 40
+        assert db.view("by_category").verify().ok and db.view("late").verify().ok
