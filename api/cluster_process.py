@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from .changetables.errors import InterfaceError, InternalError
 from .cluster_gateway import ClusterGateway
@@ -24,12 +25,14 @@ from .ltm.cluster.settings import StoreSettings
 from .ltm.commit_log.elsewhere import LogsElsewhere
 from .ltm.commit_log.shared import SharedDirectory
 from .ltm.keys import AllowList, Keys
-from .ltm.ports import Store
 from .ltm.tables import Tables
 from .ltm.transport import Hub
 from .ltm.versions import Horizon
 from .metrics_server import Figure, MetricsServer
 from .process_config import HBASE, ProcessConfig, read_password
+
+if TYPE_CHECKING:
+    from .ltm.store.hbase import HbaseStore
 
 #: A process that broke an invariant of its own, as the system's own programs end (EX_SOFTWARE).
 EXIT_BROKEN = 70
@@ -118,7 +121,7 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         address = Address(config.advertise or hub.address, role, public_key, clients, metrics)
         tables = Tables(with_steps(Catalog()), Horizon())
         logs: LogsElsewhere | None = None
-        store: Store | None = None
+        store: HbaseStore | None = None
         if role == LTM:
             prepare_tree(zookeeper, config.name)
             logs, store = _storage(config, closing)
@@ -126,7 +129,9 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         else:
             roles = view_manager_roles(config.name, tables)
         session_ms = config.zookeeper.session_ms
-        yield Process(config.name, address, roles, hub, zookeeper, logs, session_ms, store=store), hub
+        describe = store.describe if store is not None else None
+        process = Process(config.name, address, roles, hub, zookeeper, logs, session_ms, store=store, describe=describe)
+        yield process, hub
 
 
 def _gateway(config: ProcessConfig, role: str) -> ClusterGateway | None:
@@ -157,7 +162,7 @@ def _keys(config: ProcessConfig, role: str) -> Keys | None:
     return keys
 
 
-def _storage(config: ProcessConfig, closing: ExitStack) -> tuple[LogsElsewhere, Store | None]:
+def _storage(config: ProcessConfig, closing: ExitStack) -> tuple[LogsElsewhere, HbaseStore | None]:
     """Where commit logs are, and rows; without a store all of them are in memory."""
     if config.storage.kind == HBASE:
         # Imported here: who has no HBase need not have its library.

@@ -34,7 +34,8 @@ READY_S_MAX = 60.0
 END_S_MAX = 10.0
 #: In ZooKeeper, below which all nodes of the cluster are.
 CHROOT = "/viewtide"
-SESSION_MS = 3_000
+#: On a busy machine the JVM with everything in it may pause for seconds.
+SESSION_MS = 6_000
 
 _STATE = "cluster.json"
 _COMMANDS = {LTM: "ltm", VIEW_MANAGER: "view-manager"}

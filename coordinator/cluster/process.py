@@ -87,12 +87,14 @@ class ProcessHost:
 
 
 class Role(NamedTuple):
-    """A machine of the process. `takes` are the messages that it understands from peers; with `has_log` it persists."""
+    """A machine of the process. `takes` are the messages that it understands from peers; with `has_log` it persists.
+    `catalog_of` is the packed catalog that it goes by when it asks the store for something."""
 
     name: str
     make: Callable[[ProcessHost, Birth], Machine]
     takes: tuple[type, ...]
     has_log: bool = False
+    catalog_of: Callable[[Machine], bytes] = lambda machine: b""
 
 
 class NewLog(tuple[object, ...]):
@@ -140,7 +142,9 @@ class Process:
         session_ms: int,
         clock: Clock | None = None,
         store: Store | None = None,
+        describe: Callable[[bytes], None] | None = None,
     ) -> None:
+        """`describe` tells the store of a catalog, before it gets rows of new tables."""
         self.name = name
         self._roles = {role.name: role for role in roles}
         self._hub = hub
@@ -153,7 +157,7 @@ class Process:
         self._machines: dict[str, _Running] = {}
         self._calls = Calls(self._wake)
         self._log_service = LogService(logs, self._put) if logs is not None else None
-        self._store_service = StoreService(store, self._put_from_store) if store is not None else None
+        self._store_service = StoreService(store, self._put_from_store, describe) if store is not None else None
         #: From other threads: who asked for it, by what name it comes, and the message.
         self._inbox: deque[tuple[_Running, str, object]] = deque()
         self._local: deque[tuple[str, str, object]] = deque()
@@ -481,7 +485,7 @@ class Process:
             self._log_service.request(running, message)
         elif destination == STORE:
             assert self._store_service is not None, "machines keep rows in a store, and the process was given none"
-            self._store_service.request(running, message)
+            self._store_service.request(running, message, running.role.catalog_of(running.machine))
         else:
             for name in self._named(destination):
                 self._route(running.name, name, message)

@@ -25,7 +25,7 @@ from ...ltm.cluster.messages import (
 )
 from ...ltm.cluster.settings import StoreSettings
 from ...ltm.key_range import Hosting, RangeMap
-from ...ltm.machine import Host
+from ...ltm.machine import Host, Machine
 from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import (
     Answer,
@@ -95,10 +95,17 @@ def ltm_roles(name: str, tables: Tables, store: StoreSettings | None = None) -> 
         return SchedulingLeader(host, tables, (f"{name}.{COORDINATOR}",))
 
     return (
-        Role(name, member, _MEMBER_TAKES, has_log=True),
+        Role(name, member, _MEMBER_TAKES, True, _newest_catalog),
         Role(f"{name}.{COORDINATOR}", coordinator, _COORDINATOR_TAKES),
         Role(f"{name}.{LEADER}", leader, _LEADER_TAKES),
     )
+
+
+def _newest_catalog(machine: Machine) -> bytes:
+    """Pending or open: rows of a table come after the catalog that has it."""
+    assert isinstance(machine, Member)
+    entries = machine.catalogs.stored.entries
+    return entries[-1].data if entries else b""
 
 
 def view_manager_roles(name: str, tables: Tables) -> tuple[Role, ...]:

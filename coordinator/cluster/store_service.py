@@ -1,7 +1,9 @@
 """The destination STORE: rows are written and loaded in threads, because both take long.
 
-Writes have a thread of their own: whoever waits for rows does not wait for a checkpoint. What fails is answered so, and
-asked again; damaged data is never answered with rows, however often it is asked for.
+Writes have a thread of their own: whoever waits for rows does not wait for a checkpoint. The catalog that whoever asks
+goes by comes with each request: a store that has a place for each table hears of a new one before its rows.
+
+What fails is answered so, and asked again; damaged data is never answered with rows, however often it is asked for.
 """
 
 from __future__ import annotations
@@ -21,15 +23,24 @@ REQUESTS_MAX = 20_000
 
 _log = logging.getLogger("viewtide.store")
 
-_Item = tuple[Hashable, Request] | None
+_Item = tuple[Hashable, Request, bytes] | None
 
 
 class StoreService:
-    """`put` is called from its threads, with who asked and the answer. The store is closed by whoever opened it."""
+    """`put` is called from its threads, with who asked and the answer; `describe` with a packed catalog, before the
+    first request that goes by it. The store is closed by whoever opened it."""
 
-    def __init__(self, store: Store, put: Callable[[Hashable, object], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        put: Callable[[Hashable, object], None],
+        describe: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._store = store
         self._put = put
+        self._describe = describe
+        self._describing = Lock()
+        self._described = b""
         self._lock = Lock()
         self._pending: set[tuple[Hashable, int]] = set()
         self._writes: SimpleQueue[_Item] = SimpleQueue()
@@ -41,14 +52,14 @@ class StoreService:
         for thread in self._threads:
             thread.start()
 
-    def request(self, caller: Hashable, message: object) -> None:
+    def request(self, caller: Hashable, message: object, catalog: bytes = b"") -> None:
         assert isinstance(message, WriteCells | LoadCells)
         name = (caller, message.number)
         with self._lock:
             if name in self._pending or len(self._pending) >= REQUESTS_MAX:
                 return
             self._pending.add(name)
-        (self._writes if isinstance(message, WriteCells) else self._loads).put((caller, message))
+        (self._writes if isinstance(message, WriteCells) else self._loads).put((caller, message, catalog))
 
     def close(self) -> None:
         for queue in (self._writes, self._loads):
@@ -58,14 +69,21 @@ class StoreService:
 
     def _run(self, queue: SimpleQueue[_Item]) -> None:
         while (item := queue.get()) is not None:
-            caller, message = item
-            answer = self._answer(message)
+            caller, message, catalog = item
+            answer = self._answer(message, catalog)
             with self._lock:
                 self._pending.discard((caller, message.number))
             self._put(caller, answer)
 
-    def _answer(self, message: Request) -> Answer:
+    def _tell_catalog(self, catalog: bytes) -> None:
+        with self._describing:
+            if self._describe is not None and catalog and catalog != self._described:
+                self._describe(catalog)
+                self._described = catalog
+
+    def _answer(self, message: Request, catalog: bytes) -> Answer:
         try:
+            self._tell_catalog(catalog)
             answer = on_store.answer(self._store, message)
         except (Error, OSError) as error:
             answer = StoreFailed(message.number, str(error))
