@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -24,7 +25,7 @@ from .aio import (
 )
 from .changes import LOOK_MS_MIN, AsyncChanges, ViewChange
 from .changetables.builder import Query
-from .changetables.errors import Busy, InterfaceError
+from .changetables.errors import Busy, InterfaceError, Unavailable
 from .coordinator.vms.managers import ViewManagerStatus
 from .durations import milliseconds
 from .freshness import TargetLag
@@ -265,10 +266,17 @@ class AsyncLinks:
                 link = await self._link(anew=ask.kind == ONCE)
                 return await link.exchange(ask, arguments)
             except Lost:
-                await asyncio.to_thread(self._target.lost, link.address)
+                with suppress(Unavailable):  # the next attempt finds that, too
+                    await asyncio.to_thread(self._target.lost, link.address)
                 if ask.kind == ONCE or time.monotonic() > give_up:
                     break
                 arguments = arguments if ask.resent is None else ask.resent
+            except (Busy, Unavailable):
+                # Of a commit that was sent before, that says nothing: it may have happened.
+                if ask.kind != COMMIT or arguments is ask.arguments:
+                    raise
+                if time.monotonic() > give_up:
+                    break
             await asyncio.sleep(RETRY_PAUSE_S)
         raise given_up(self._target, ask)
 

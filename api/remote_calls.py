@@ -31,6 +31,7 @@ from .database import ColumnSpec
 from .reads import NO_KEY
 from .remote_protocol import (
     WRITES_ROWS_MAX,
+    NotSent,
     Page,
     answer_from,
     columns_from,
@@ -210,7 +211,12 @@ class SessionCalls:
         writes: tuple[object, ...] = (),
     ) -> Asking[object]:
         """An operation, after these writes."""
-        body = yield self._next(writes, what, (to_wire(args), to_wire(kwargs)))
+        sent = to_wire(args), to_wire(kwargs)
+        try:
+            body = yield self._next(writes, what, sent)
+        except (NotSent, LocalProtocolError):
+            self._number -= 1  # the node expects this number next
+            raise
         return (yield from _whole(answer_from(body)))
 
     def raw(self, what: str) -> Asking[object]:
@@ -392,9 +398,8 @@ class TransactionCalls:
 
     def commit(self) -> Asking[Token]:
         self.check_open()
-        tx_id = self._client.next_tx_id()
         try:
-            commit_ts = yield from self._commit(tx_id)
+            commit_ts, tx_id = yield from self._commit()
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -407,15 +412,18 @@ class TransactionCalls:
         self.ended = "committed"
         return self.token
 
-    def _commit(self, tx_id: tuple[int, int]) -> Asking[int]:
+    def _commit(self) -> Asking[tuple[int, tuple[int, int]]]:
+        """The commit_ts and the tx_id. That is made last: the node forgets old numbers of a client."""
         writes = self._writes.take()
         if self._begun is None:
+            tx_id = self._client.next_tx_id()
             try:
-                return (yield from self._commit_blind(tx_id, writes))
+                return (yield from self._commit_blind(tx_id, writes)), tx_id
             except LocalProtocolError:
                 pass  # nothing was sent: it is too long for one message
         yield from self._ship(writes)
-        return (yield from self._session.commit(tx_id))
+        tx_id = self._client.next_tx_id()
+        return (yield from self._session.commit(tx_id)), tx_id
 
     def _commit_blind(self, tx_id: tuple[int, int], writes: tuple[_Write, ...]) -> Asking[int]:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from .changetables.errors import Busy, CommitUnknown, Error, RemoteProtocolError, Unavailable
@@ -204,6 +205,10 @@ class Links:
                 return self._once(ask, arguments)
             except Lost:
                 continue
+            except (Busy, Unavailable):
+                # Of a commit that was sent before, that says nothing: it may have happened.
+                if ask.kind != COMMIT:
+                    raise
         raise given_up(self.target, ask)
 
     def _once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
@@ -221,7 +226,8 @@ class Links:
             body = link.exchange(ask, arguments)
         except Lost:
             self._drop(link)
-            self.target.lost(link.address)
+            with suppress(Unavailable):  # the next attempt finds that, too
+                self.target.lost(link.address)
             raise
         except RemoteProtocolError:
             self._drop(link)
@@ -249,9 +255,9 @@ class Links:
     def _new_link(self) -> Link:
         with self._freed:
             while self._count >= LINKS_MAX:
-                self._freed.wait()
-                if self._idle:
+                with suppress(IndexError):  # one that was given back since the first look
                     return self._idle.pop()
+                self._freed.wait()
             self._count += 1
         try:
             link = Link(self.target, self._client)

@@ -63,6 +63,10 @@ IN_FLIGHT_MAX = 256
 RETRIES_MS_MAX = 30_000
 
 
+class NotSent(InterfaceError):
+    """A request that could not be made of its arguments: the node has heard nothing of it."""
+
+
 class Request(NamedTuple):
     number: int
     operation: str
@@ -124,7 +128,7 @@ def to_wire(value: object, level: int = 0) -> object:
 def _nearly_plain(value: object, level: int) -> object:
     """Subclasses, and numbers such as numpy's."""
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # also of an Enum, whose str() is its name
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Decimal):
@@ -171,7 +175,7 @@ def from_wire(plain: object, level: int = 0) -> object:
 def _one_nan(value: object) -> object:
     if value.__class__ is float and value != value:
         return NAN
-    if value.__class__ is Decimal and value != value:
+    if value.__class__ is Decimal and cast(Decimal, value).is_nan():  # a signalling one cannot be compared
         return DECIMAL_NAN
     return value
 
@@ -191,7 +195,7 @@ def request_bytes(
             )
         return payload
     except (ValueError, TypeError, OverflowError) as error:
-        raise InterfaceError(f"the arguments of {operation} cannot be sent: {error}") from error
+        raise NotSent(f"the arguments of {operation} cannot be sent: {error}") from error
 
 
 def request_of(payload: bytes) -> Request:

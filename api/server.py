@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -88,6 +88,10 @@ LOOK_S = 1.0
 SHORT_ROWS = 1_000
 #: Rows that are written in the loop.
 SHORT_WRITES = 2_000
+#: Operations that wait for the one before them in a session. A client sends one, and again when it heard nothing.
+SESSION_WAITING_MAX = 64
+#: Connections that are known to have missed an answer, at the most.
+DEAF_MAX = 1_000
 #: Of a long call, progress is told at most so often.
 PROGRESS_S = 0.1
 
@@ -147,7 +151,7 @@ class Server:
         self._decided = Decided()
         self._earlier: Earlier | None = None
         #: Commits that were sent again after a restart, while the log is read.
-        self._waiting_for_log: list[Callable[[], None]] = []
+        self._waiting_for_log: list[tuple[Caller, Callable[[], None]]] = []
         self._commits: dict[TxId, _Commit] = {}
         #: Those that the LTMs of a cluster have, and until when they are waited for.
         self._running: dict[TxId, _Commit] = {}
@@ -156,6 +160,8 @@ class Server:
         self._jobs_count = 0
         #: What workers have done: called by the loop.
         self._done: deque[Callable[[], None]] = deque()
+        #: Connections that missed an answer: they hear nothing any more, so that their clients take them for lost.
+        self._deaf: OrderedDict[object, None] = OrderedDict()
         self._layouts: dict[str, tuple[TableRows, int]] = {}
         self._rows_counts: dict[str, int] = {}
         self._stopping = threading.Event()
@@ -289,6 +295,11 @@ class Server:
     ) -> None:
         if self._jobs_count >= JOBS_MAX:
             raise Busy(f"{JOBS_MAX} calls are waiting for the node", hint="try again in a moment")
+        self._submit(call, good, bad)
+
+    def _submit(
+        self, call: Callable[[], object], good: Callable[[object], None], bad: Callable[[BaseException], None]
+    ) -> None:
         self._jobs_count += 1
 
         def work() -> None:
@@ -336,10 +347,10 @@ class Server:
         if not isinstance(ltm, Ltm):
             return False  # a cluster knows its transactions by their tx_ids
         if self._earlier is None:
-            self._waiting_for_log.append(partial(self._guarded, caller, retry))
+            self._waiting_for_log.append((caller, retry))
             if len(self._waiting_for_log) == 1:
-                call = partial(Earlier, ltm, self._begun_ms)
-                self._begin_work(call, self._log_was_read, partial(self._log_was_not_read, caller))
+                # Whatever else is waiting: "busy" would tell the client that it was not committed.
+                self._submit(partial(Earlier, ltm, self._begun_ms), self._log_was_read, self._log_was_not_read)
             return True
         commit_ts = self._earlier.find(tx_id)
         if commit_ts is None:
@@ -350,12 +361,14 @@ class Server:
     def _log_was_read(self, earlier: object) -> None:
         self._earlier = cast(Earlier, earlier)
         waiting, self._waiting_for_log = self._waiting_for_log, []
-        for retry in waiting:
-            retry()
+        for caller, retry in waiting:
+            self._guarded(caller, retry)
 
-    def _log_was_not_read(self, caller: Caller, error: BaseException) -> None:
-        self._waiting_for_log = []  # the others ask again
-        self._fail(caller, error)
+    def _log_was_not_read(self, error: BaseException) -> None:
+        waiting, self._waiting_for_log = self._waiting_for_log, []
+        for caller, _ in waiting:
+            unknown = CommitUnknown(f"the log cannot be read for this transaction: {error}", hint="look at the data")
+            self._fail(caller, unknown)
 
     def _guarded(self, caller: Caller, call: Callable[[], None]) -> None:
         try:
@@ -467,10 +480,11 @@ class Server:
 
     def _commit_nothing(self, commit: _Commit) -> None:
         """It wrote and read nothing: it happens now, whenever that is."""
-        good = partial(self._committed, commit)
-        self._begin_work(
-            lambda: self._ltm.horizon.durable_ts, cast("Callable[[object], None]", good), partial(self._refused, commit)
-        )
+        good, bad = cast("Callable[[object], None]", partial(self._committed, commit)), partial(self._refused, commit)
+        try:
+            self._begin_work(lambda: self._ltm.horizon.durable_ts, good, bad)
+        except Busy as error:
+            bad(error)
 
     def _commit_in_cluster(self, commit: _Commit) -> None:
         """It is told when others have decided it."""
@@ -536,6 +550,8 @@ class Server:
             session = self._sessions.find(key, caller.name)  # raises
         run = partial(self._run_session, caller, key, session, number, writes, what, args)
         if session.busy:
+            if len(session.waiting) >= SESSION_WAITING_MAX:
+                raise Busy("a transaction or snapshot does one thing at a time", hint="wait for its answers")
             session.waiting.append(partial(self._guarded, caller, run))
         else:
             run()
@@ -681,11 +697,19 @@ class Server:
     def _send(self, caller: Caller, kind: int, first: object, second: object) -> None:
         try:
             payload = self._pack((caller.number, kind, first, second))
-            self._hub.reply(caller.route, payload)  # if it is gone or its queue is full, it asks again
+            self._reply(caller.route, payload)
         except (LocalProtocolError, ValueError) as error:
             self._pack = make_pack()
             failure = error_to_wire(InterfaceError(f"the answer cannot be sent: {error}", hint="read less at once"))
-            self._hub.reply(caller.route, self._pack((caller.number, FAILURE, 0, failure)))
+            self._reply(caller.route, self._pack((caller.number, FAILURE, 0, failure)))
+
+    def _reply(self, route: object, payload: bytes) -> None:
+        """One that is gone or whose queue is full misses it, and must ask again by another connection."""
+        if route in self._deaf or self._hub.reply(route, payload):
+            return
+        self._deaf[route] = None
+        if len(self._deaf) > DEAF_MAX:
+            self._deaf.popitem(last=False)
 
 
 def _as_error(caller: Caller, error: BaseException) -> Error:

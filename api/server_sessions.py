@@ -29,6 +29,8 @@ CURSORS_MAX = 1_000
 #: How long it is remembered what became of a commit, and of how many clients.
 TX_MEMORY_S = 3_600.0
 CLIENTS_MAX = 100_000
+#: Commits of one client that are remembered: some more than it may have under way, for one that takes long to arrive.
+REMEMBERED_MAX = 4 * IN_FLIGHT_MAX
 #: Of them, so many are looked at in one turn.
 CLIENTS_LOOKED_AT = 256
 #: Commits of earlier processes that are looked up in the log, at the most.
@@ -95,9 +97,13 @@ class Sessions:
 
     def end(self, key: SessionKey, name: str) -> None:
         session = self._open.get(key)
-        if session is not None and session.name == name and not session.busy:
-            del self._open[key]
-            self._end(session.held)
+        if session is None or session.name != name:
+            return
+        if session.busy:
+            session.waiting.append(lambda: self.end(key, name))  # as soon as it can be
+            return
+        del self._open[key]
+        self._end(session.held)
 
     def expire(self) -> None:
         long_ago = time.monotonic() - self._idle_s
@@ -149,6 +155,8 @@ class Decided:
 
     def __init__(self) -> None:
         self._clients: OrderedDict[int, OrderedDict[int, int]] = OrderedDict()
+        #: The highest number of each client that was forgotten: they are not noted in the order of their numbers.
+        self._forgotten: dict[int, int] = {}
 
     def find(self, tx_id: TxId) -> int | None:
         """The commit_ts, None: it was not committed as far as this process knows."""
@@ -157,7 +165,7 @@ class Decided:
         if commits is None:
             return None
         commit_ts = commits.get(number)
-        if commit_ts is None and len(commits) >= IN_FLIGHT_MAX and number < next(iter(commits)):
+        if commit_ts is None and number <= self._forgotten.get(client, 0):
             raise CommitUnknown("it is not known any more what became of this transaction", hint="look at the data")
         return commit_ts
 
@@ -167,10 +175,11 @@ class Decided:
         if commits is None:
             commits = self._clients[client] = OrderedDict()
             if len(self._clients) > CLIENTS_MAX:
-                self._clients.popitem(last=False)
+                self._forgotten.pop(self._clients.popitem(last=False)[0], None)
         commits[number] = commit_ts
-        if len(commits) > IN_FLIGHT_MAX:
-            commits.popitem(last=False)
+        if len(commits) > REMEMBERED_MAX:
+            forgotten, _ = commits.popitem(last=False)
+            self._forgotten[client] = max(forgotten, self._forgotten.get(client, 0))
 
     def expire(self) -> None:
         """Forget clients that have not committed for long. They are looked at in turn."""
@@ -178,6 +187,7 @@ class Decided:
         for client in list(itertools.islice(self._clients, CLIENTS_LOOKED_AT)):
             if to_ms(next(reversed(self._clients[client].values()))) < long_ago_ms:
                 del self._clients[client]
+                self._forgotten.pop(client, None)
             else:
                 self._clients.move_to_end(client)
 
