@@ -11,7 +11,8 @@
 - **Fencing.** A writer appends at the position after the last row that it knows. To open a log is to take that position
   with a row of kind 2, to seal it is to take it with one of kind 3: whoever wrote before finds the place taken, at once
   or with a request that was under way for a minute, and is refused for good. Nothing is deleted that a writer could
-  still compare with: rows are trimmed from the old end, and the newest record stays.
+  still compare with: records are trimmed from the old end, the newest one stays, and so do all rows of kind 2. Whoever
+  opens a log looks afterwards whether the place that it took had only been emptied by a trim.
 - A writer that is still at work would be chased for ever by one who wants to seal after its last row. So the seal is
   put some rows ahead, further each time that it comes too late, and then the places between are sealed downwards until
   the last row of the writer is met. It cannot leave out a place, so it ends there.
@@ -225,6 +226,13 @@ class HbaseLog:
         for _ in range(OPEN_TRIES_MAX):
             last = self._learn(self._rows.take_next(last, self._writer))
             if last.kind is Kind.OPENED and last.writer == self._writer:
+                if last.position < self._rows.low()[1]:
+                    # The place was not free but emptied: it fences nobody.
+                    raise OperationalError(
+                        f"the commit log {self._name} was trimmed by another process while it was opened, or its rows "
+                        "above the trimmed bound are missing",
+                        hint="open it again; if that does not help, restore it from a backup of HBase",
+                    )
                 return last
         raise OperationalError(
             f"another process writes to the commit log {self._name}",
@@ -329,7 +337,9 @@ class _Rows:
         doomed: list[Header] = []
         position = low_position
         for header in self.headers(low_position):
-            if header.lsn >= below_lsn and header.kind is Kind.RECORD:
+            if header.kind is not Kind.RECORD:
+                continue  # an earlier writer is still refused by it, however late it comes
+            if header.lsn >= below_lsn:
                 position = header.position
                 break
             doomed.append(header)

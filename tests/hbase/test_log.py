@@ -199,6 +199,49 @@ def test_a_request_that_was_under_way_for_long_does_not_get_in_after_the_next_wr
     assert list(later.read(1)) == [LogRecord(1, b"first")]
 
 
+def test_an_earlier_writer_is_refused_after_the_log_was_trimmed_beyond_it(
+    hbase_client: Hbase, table: bytes, log: HbaseLog
+) -> None:
+    log.append(b"first")
+    later = HbaseLog(hbase_client, table, NAME)
+    for number in range(5):
+        later.append(b"%d" % number)
+    later.trim(later.last_lsn)
+    with pytest.raises(OperationalError, match="opened by another process after lsn 1"):
+        log.append(b"of a zombie")
+    assert later.append(b"last") == 7
+    assert [record.lsn for record in HbaseLog(hbase_client, table, NAME).read(6)] == [6, 7]
+
+
+def test_a_slow_start_does_not_take_a_place_that_was_trimmed(
+    hbase_client: Hbase, table: bytes, log: HbaseLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(b"first")
+    take_next = hbase_log._Rows.take_next
+
+    def slowly(rows: hbase_log._Rows, last: hbase_log.Header | None, writer: bytes) -> hbase_log.Header:
+        for number in range(5):
+            log.append(b"%d" % number)
+        log.trim(log.last_lsn)
+        return take_next(rows, last, writer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hbase_log._Rows, "take_next", slowly)
+        with pytest.raises(OperationalError, match="trimmed by another process while it was opened"):
+            HbaseLog(hbase_client, table, NAME)
+    assert log.append(b"last") == 7
+
+
+def test_a_log_that_lost_its_rows_is_not_begun_anew(hbase_client: Hbase, table: bytes, log: HbaseLog) -> None:
+    for number in range(5):
+        log.append(b"%d" % number)
+    log.trim(4)
+    gone = [Removal(row_key(position), 1, [(b"f", None)], older=True) for position in range(1, 8)]
+    hbase_client.remove(table, gone)
+    with pytest.raises(OperationalError, match="above the trimmed bound are missing"):
+        HbaseLog(hbase_client, table, NAME)
+
+
 # Sizes
 
 
