@@ -175,7 +175,7 @@ def from_wire(plain: object, level: int = 0) -> object:
 def _one_nan(value: object) -> object:
     if value.__class__ is float and value != value:
         return NAN
-    if value.__class__ is Decimal and cast(Decimal, value).is_nan():  # a signalling one cannot be compared
+    if value.__class__ is Decimal and value.is_nan():  # a signalling one cannot be compared
         return DECIMAL_NAN
     return value
 
