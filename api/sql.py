@@ -245,7 +245,7 @@ def _lines(reads: Reads, text: str) -> Result:
 
 def _explained(reads: Reads, statement: Explain | ExplainView, parameters: Parameters) -> str:
     from .changetables.execute import explain_query
-    from .changetables.sql.writes import bound_delete, bound_insert, bound_select, bound_update, bound_view
+    from .changetables.sql.writes import bound_delete, bound_insert, bound_select, bound_update, bound_view, placed_in
     from .database import Database
     from .view import View
 
@@ -256,7 +256,8 @@ def _explained(reads: Reads, statement: Explain | ExplainView, parameters: Param
     inner = statement.statement
     if isinstance(inner, CreateView):
         bound_view(inner.query, tables)  # for its errors only: here they tell the place in the whole text
-        return Database(reads._node).explain_view(inner.query.text)
+        with placed_in(inner.query):
+            return Database(reads._node).explain_view(inner.query.text)
     if isinstance(inner, Select):
         return explain_query(bound_select(inner, tables, parameters), tables)
     if isinstance(inner, Insert):

@@ -315,22 +315,23 @@ def _check_index_name(catalog: Catalog, name: str, near: Name) -> None:
 
 
 def _create_view(database: Database, statement: CreateView) -> None:
-    from .changetables.sql.writes import bound_view
+    from .changetables.sql.writes import bound_view, placed_in
 
     name = statement.name.text
     if statement.if_not_exists and _is_taken(database, name):
         return
     # For its errors only: here they tell the place in the whole text.
     bound_view(statement.query, database._sources())
-    database.create_view(
-        name,
-        statement.query.text,
-        refresh="sync" if statement.refresh is None else statement.refresh,
-        layout=statement.layout or "global",
-        group=statement.group or "",
-        backlog_rows=statement.backlog_rows or 0,
-        backlog_bytes=statement.backlog_bytes or 0,
-    )
+    with placed_in(statement.query):
+        database.create_view(
+            name,
+            statement.query.text,
+            refresh="sync" if statement.refresh is None else statement.refresh,
+            layout=statement.layout or "global",
+            group=statement.group or "",
+            backlog_rows=statement.backlog_rows or 0,
+            backlog_bytes=statement.backlog_bytes or 0,
+        )
 
 
 def _drop_views(database: Database, statement: DropView) -> None:

@@ -7,7 +7,8 @@ refuses what does not fit; a CAST would cut it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -16,7 +17,7 @@ from sqlglot import exp
 from .. import coercion
 from ..algebra import Field, Output, Project, Relation, column
 from ..binding import Scope, Text, Visible, mapped, nearest, nullable, references
-from ..errors import Error, ProgrammingError
+from ..errors import Error, ProgrammingError, UnsupportedView
 from ..expressions import ColumnRef, Expression, Literal
 from ..literals import sql_name
 from ..schema import Check, Column, Table, Unique
@@ -125,6 +126,21 @@ def bound_select(statement: Select, tables: Mapping[str, Table], parameters: Par
 def bound_view(query: Fragment, tables: Mapping[str, Table]) -> Relation:
     """The relation of a view's query, for errors with places in the whole text."""
     return bind_view(_source(query), _node(query), tables)
+
+
+@contextmanager
+def placed_in(query: Fragment) -> Iterator[None]:
+    """A plan is made from the text of the query alone: the places of its refusals become those in the whole text."""
+    try:
+        yield
+    except UnsupportedView as error:
+        if error.place is None:
+            raise
+        (first_line, first_column), (line, column) = query.place, error.place
+        if line == 1:
+            column += first_column - 1
+        place = (first_line + line - 1, column)
+        raise UnsupportedView(error.reason, place=place, hint=error.hint) from None
 
 
 def _source(fragment: Fragment) -> SqlText:

@@ -900,6 +900,26 @@ def test_errors_in_a_view_tell_the_place_in_the_whole_text(shop: vt.Database) ->
     assert raised.value.place == (2, 9)
 
 
+@pytest.mark.parametrize(
+    ("query", "at"),
+    [
+        ("SELECT e.id FROM events e, products p", "products p"),
+        ("SELECT e.id\n FROM events e JOIN products p ON e.id < p.id", "products p"),
+        ("SELECT id FROM events WHERE NOT EXISTS (SELECT 1 FROM products)", "1 FROM products"),
+    ],
+)
+@pytest.mark.parametrize("statement", ["CREATE", "EXPLAIN CREATE"])
+def test_refusals_of_the_plan_tell_the_place_in_the_whole_text(
+    shop: vt.Database, statement: str, query: str, at: str
+) -> None:
+    text = f"SELECT 1;\n{statement} MATERIALIZED VIEW v AS {query}"
+    with pytest.raises(vt.UnsupportedView, match="joins without any equality") as raised:
+        shop.sql(text)
+    before = text[: text.index(at)].split("\n")
+    assert raised.value.place == (len(before), len(before[-1]) + 1)
+    assert shop.views() == []
+
+
 # --- texts and transactions ---
 
 
