@@ -27,6 +27,10 @@ class Asker:
         self._turn = 0
         #: By read number or tx_id: the question, and what to do with the answer.
         self._open: dict[object, tuple[ReadAt | Submit, Then]] = {}
+        #: The timer of each that counts: of several, all but the last are forgotten. Else a question that is refused
+        #: for long would be asked twice as often each time.
+        self._waits: dict[object, int] = {}
+        self._timer = 0
         self.send: list[tuple[str, object]] = []
         self.timers: list[tuple[int, object]] = []
 
@@ -61,11 +65,17 @@ class Asker:
     def forget(self, name: object) -> None:
         """Nobody wants the answer any more."""
         self._open.pop(name, None)
+        self._waits.pop(name, None)
 
     def _ask(self, name: object, question: ReadAt | Submit, now_ms: int) -> None:
         self._turn += 1
         self.send.append((self._coordinators[self._turn % len(self._coordinators)], question))
-        self.timers.append((now_ms + ANSWER_MS_MAX, (ASKER, name)))
+        self._wait(name, now_ms + ANSWER_MS_MAX)
+
+    def _wait(self, name: object, until_ms: int) -> None:
+        self._timer += 1
+        self._waits[name] = self._timer
+        self.timers.append((until_ms, (ASKER, (name, self._timer))))
 
     def receive(self, message: RowsAt | Outcome, now_ms: int) -> None:
         if isinstance(message, Outcome):
@@ -76,13 +86,15 @@ class Asker:
         if name not in self._open:
             return
         if isinstance(message, RowsAt) and message.error:
-            self.timers.append((now_ms + AGAIN_MS, (ASKER, name)))
+            self._wait(name, now_ms + AGAIN_MS)
             return
         _, then = self._open.pop(name)
+        del self._waits[name]
         then(message)
 
-    def timer(self, name: object, now_ms: int) -> None:
-        known = self._open.get(name)
-        if known is not None:
-            question = known[0]
+    def timer(self, token: object, now_ms: int) -> None:
+        assert isinstance(token, tuple)
+        name, timer = token
+        if self._waits.get(name) == timer:
+            question = self._open[name][0]
             self._ask(name, question._replace(again=True) if isinstance(question, Submit) else question, now_ms)

@@ -275,7 +275,8 @@ def test_whoever_does_not_answer_is_asked_again_and_another_one_too() -> None:
     asker = Asker(PlainHost("me"), ("one", "two"))
     answers: list[object] = []
     asker.ask(Submit((1, 2), False, ()), 0, answers.append)
-    asker.timer((1, 2), ANSWER_MS_MAX)
+    assert asker.timers == [(ANSWER_MS_MAX, ("ask", ((1, 2), 1)))]
+    asker.timer(((1, 2), 1), ANSWER_MS_MAX)
     assert {destination for destination, _ in asker.send} == {"one", "two"}
     assert [cast(Submit, message).again for _, message in asker.send] == [False, True]
     outcome = Outcome((1, 2), COMMITTED, 5)
@@ -289,11 +290,23 @@ def test_a_read_that_was_refused_is_begun_again_and_a_forgotten_one_is_not() -> 
     answers: list[object] = []
     name = asker.ask(ReadAt(0, 0, ()), 0, answers.append)
     asker.receive(RowsAt(cast(int, name), 0, (), (), "moved"), 10)
-    assert (10 + AGAIN_MS, ("ask", name)) in asker.timers and not answers
+    assert asker.timers[-1] == (10 + AGAIN_MS, ("ask", (name, 2))) and not answers
     asker.forget(name)
     asker.send.clear()
-    asker.timer(name, 40)
+    asker.timer((name, 2), 40)
     assert asker.send == []
+
+
+def test_a_question_that_is_refused_for_long_is_asked_once_at_a_time() -> None:
+    asker = Asker(PlainHost("me"), ("one",))
+    name = cast(int, asker.ask(ReadAt(0, 0, ()), 0, lambda _: None))
+    for now_ms in range(0, 20 * AGAIN_MS, AGAIN_MS):
+        asker.send.clear()
+        asker.receive(RowsAt(name, 0, (), (), "moved"), now_ms)
+        due, asker.timers = asker.timers, []
+        for _, token in due:
+            asker.timer(cast("tuple[str, object]", token)[1], now_ms + AGAIN_MS)
+        assert len(asker.send) == 1
 
 
 # --- look-ups between two timestamps ---
