@@ -514,13 +514,23 @@ class HbaseStore:
             last = self._read_state(stored)
             mine = _State(last.sequence + 1 if last else 1, self._writer, last.attempt if last else b"", 0)
             if last is not None and self._applied(stored) < last.sequence and last.parts:
-                self._carry_out(last, self._read_content(last, stored))
+                try:
+                    content = self._read_content(last, stored)
+                except OperationalError:
+                    if self._is_state(stored[_STATE]):
+                        raise
+                    continue  # the one before is still at work: it has carried it out, and made another write
+                self._carry_out(last, content)
             taken = Value(_F, _STATE, mine.sequence, _sealed(pack(tuple(mine))))
             if self._swap(RowOf(self._commit_key(), [taken]), stored.get(_STATE)):
                 break
         self._forget_parts()
         meta = {name[1:].decode(): self._unsealed(value, name) for name, value in stored.items() if name[:1] == _META}
         return mine, meta
+
+    def _is_state(self, state: bytes) -> bool:
+        row = self._client.get(self._store_table, self._commit_key(), columns=[(_F, _STATE)])
+        return row is not None and row.values[0].value == state
 
     def _read_state(self, stored: dict[bytes, bytes]) -> _State | None:
         if _STATE not in stored:

@@ -435,3 +435,32 @@ def test_an_engine_with_store_and_log_in_hbase_recovers(hbase_client: Hbase, hba
     third = opened(hbase_client, hbase_namespace)
     assert third.view("costs").get("a") == {"g": "a", "cost": sum(range(0, 30, 2)), "top": 28}
     third.close()
+
+
+def test_a_store_that_its_writer_still_uses_while_it_is_opened_is_not_damaged(
+    hbase_client: Hbase, hbase_namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of a write are gone once it is carried out, also for somebody who was about to read them."""
+    monkeypatch.setattr(hbase_store, "STAGE_BYTES", 100)
+    leases = iter([False])
+
+    def may_write() -> None:
+        if not next(leases, True):
+            raise OperationalError("no lease")
+
+    before = HbaseStore(hbase_client, hbase_namespace, "ltm-1", may_write=may_write)
+    with pytest.raises(OperationalError, match="no lease"):
+        put(before, *[Cell(key(number), 10, b"v" * 50) for number in range(20)], meta={"m": b"1"})
+    read = HbaseStore._read_content
+
+    def slowly(store: HbaseStore, *args: Any) -> Any:
+        monkeypatch.setattr(HbaseStore, "_read_content", read)
+        put(before, Cell(key(20), 11, b"new"), meta={"m": b"2"})
+        return read(store, *args)
+
+    monkeypatch.setattr(HbaseStore, "_read_content", slowly)
+    after = HbaseStore(hbase_client, hbase_namespace, "ltm-1")
+    assert after.meta("m") == b"2"
+    assert len(after.scan(TABLE, END, NOW, 100)) == 21
+    with pytest.raises(OperationalError, match="taken over"):
+        put(before, Cell(key(21), 12, b"of a zombie"))
