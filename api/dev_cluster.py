@@ -34,8 +34,9 @@ RESOLVE_S_MAX = 900.0
 COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 #: HBase on fewer falls over; on more, a laptop notices.
 HEAP_MB = 512
-#: What a region server's and a master's ZooKeeper session may last; ZooKeeper allows 2 to 20 ticks.
-SESSION_MS, TICK_MS = 6_000, 500
+#: What a region server's and a master's ZooKeeper session may last: on a busy machine, 6 s without a heartbeat happened,
+#: and a region server that is taken for dead ends. ZooKeeper allows 2 ticks at least.
+SESSION_MS, SESSION_MS_MAX, TICK_MS = 20_000, 60_000, 500
 REGION_SERVERS_SEPARATE = 2
 
 _SOURCES = Path(__file__).with_name("hbase")
@@ -298,6 +299,7 @@ def _configure(directory: Path, zookeeper_port: int, session_ms: int, separate: 
         "hbase.zookeeper.property.clientPort": str(zookeeper_port),
         "hbase.zookeeper.property.clientPortAddress": "127.0.0.1",
         "hbase.zookeeper.property.tickTime": str(TICK_MS),
+        "hbase.zookeeper.property.maxSessionTimeout": str(SESSION_MS_MAX),
         "zookeeper.session.timeout": str(session_ms),
         "hbase.cluster.distributed": "true" if separate else "false",
     }
