@@ -34,8 +34,8 @@ RESOLVE_S_MAX = 900.0
 COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 #: HBase on fewer falls over; on more, a laptop notices.
 HEAP_MB = 512
-#: What a region server's and a master's ZooKeeper session may last: on a busy machine, 6 s without a heartbeat happened,
-#: and a region server that is taken for dead ends. ZooKeeper allows 2 ticks at least.
+#: What a region server's and a master's ZooKeeper session may last: on a busy machine, 6 s without a heartbeat
+#: happened, and a region server that is taken for dead ends. ZooKeeper allows 2 ticks at least.
 SESSION_MS, SESSION_MS_MAX, TICK_MS = 20_000, 60_000, 500
 REGION_SERVERS_SEPARATE = 2
 
