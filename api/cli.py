@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import __version__
-from .changetables.errors import Error
+from .changetables.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
     from .cluster_commands import ClusterCommands
@@ -356,7 +356,7 @@ def cluster_up(
     directory: ClusterIn,
     ltms: Annotated[int, typer.Option(min=1, help="LTM processes.")] = 3,
     view_managers: Annotated[int, typer.Option(min=0, help="View managers.")] = 2,
-    storage: Annotated[str, typer.Option(help="Where commit logs are: local or hbase.")] = "local",
+    storage: Annotated[str, typer.Option(help="local: logs here, rows in memory. hbase: both in HBase.")] = "local",
     as_json: ClusterJson = False,
 ) -> None:
     with _ended_properly():
@@ -425,7 +425,10 @@ def cluster_move(
 
 def _cluster(directory: Path, as_json: bool) -> ClusterCommands:
     # Imported here: --help and --version need none of it.
-    from .cluster_commands import ClusterCommands
+    try:
+        from .cluster_commands import ClusterCommands
+    except ImportError as error:
+        raise NotSupportedError(f"a cluster needs {error.name}", hint="pip install 'viewtide[cluster]'") from error
 
     return ClusterCommands(directory, as_json=as_json, out=sys.stdout)
 

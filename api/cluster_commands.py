@@ -56,7 +56,10 @@ class ClusterCommands:
 
     def kill(self, name: str) -> None:
         Development.attach(self._directory).kill(name)
-        self._say({"killed": name}, f"{name} was killed. Start it again with: viewtide cluster start {name}")
+        self._say(
+            {"killed": name},
+            f"{name} was killed. Start it again with: viewtide cluster start {name} --dir {self._directory}",
+        )
 
     def start(self, name: str) -> None:
         cluster = Development.attach(self._directory)

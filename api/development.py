@@ -63,7 +63,9 @@ class Development:
         if (made.directory / _STATE).exists():
             made._load()
             if made.storage != storage:
-                raise InterfaceError(f"the cluster in {directory} has the storage {made.storage}")
+                raise InterfaceError(
+                    f"the cluster in {directory} has the storage {made.storage}", hint=f"say --storage {made.storage}"
+                )
         made.storage = storage
         made._save()
         made._start_servers(report)

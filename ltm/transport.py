@@ -165,6 +165,12 @@ class _Route(_Outlet):
         self.socket.send_multipart((self.routing_id, frame), zmq.DONTWAIT)
 
 
+class _Context(zmq.Context["zmq.Socket[bytes]"]):
+    """Ends with its hub. Python may collect it before the sockets, and it would wait for them for ever."""
+
+    def __del__(self) -> None: ...
+
+
 class Hub:
     """Not for several threads, but for `wake`."""
 
@@ -193,7 +199,7 @@ class Hub:
         self._unlogged = 0
         self._closed = False
         self._wake_lock = threading.Lock()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = _Context()
         self._poller = zmq.Poller()
         self._handlers: dict[object, Callable[[list[Received]], None]] = {}
         self._router: zmq.Socket[bytes] | None = None
@@ -550,7 +556,7 @@ class Hub:
         if public_key and self._keys is not None:
             dealer.curve_publickey = bytes.fromhex(self._keys.public)
             dealer.curve_secretkey = bytes.fromhex(self._keys.secret)
-            dealer.curve_serverkey = bytes.fromhex(public_key)
+            dealer.curve_serverkey = _public_key(public_key)
         dealer.connect(address.text)
         return dealer
 
@@ -596,7 +602,29 @@ class Hub:
             os.close(self._wake_fd)
         if self._router is not None:
             self._router.disable_monitor()
+        # By name, not by what the context knows: of a hub that is collected as garbage it knows none any more, and
+        # would wait for them for ever.
+        for socket in (*self._handlers, self._router, self._zap, self._monitor):
+            if isinstance(socket, zmq.Socket):
+                socket.close(linger=0)
         self._context.destroy(linger=0)
+
+    def __del__(self) -> None:
+        # Nobody closed it. `_closed` is missing if it was never whole.
+        if not getattr(self, "_closed", True):
+            self.close()
+
+
+def _public_key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise InterfaceError(
+            f"{text!r} is no public key: it has 64 hexadecimal digits", hint="`viewtide keys list` shows it"
+        )
+    return key
 
 
 def new_keys(name: str, role: str) -> Keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import threading
@@ -314,6 +315,33 @@ def test_a_closed_hub_says_so_and_wake_does_nothing(hubs: Hubs) -> None:
         hub.poll(0)
     with pytest.raises(InterfaceError, match="closed"):
         hub.know("x", "tcp://127.0.0.1:1")
+
+
+def test_what_is_no_public_key_is_named(hubs: Hubs) -> None:
+    hub = Hub("hub", keys=transport.new_keys("ann", "client"))
+    hubs.made.append(hub)
+    for text in ("x", "ab", "zz" * 32):
+        with pytest.raises(InterfaceError, match="is no public key"):
+            hub.know("node", "tcp://127.0.0.1:1", text)
+
+
+def test_hubs_that_nobody_closed_end_when_they_are_collected() -> None:
+    """In a cycle, as a client's are: their context must not wait for sockets that go with it."""
+
+    def forget_some() -> None:
+        server = Hub("server", listen="tcp://127.0.0.1:0")
+        client = Hub("client")
+        client.know("server", server.address)
+        client.send("server", b"hello")
+        client.flush()
+        for hub in (server, client):
+            hub.itself = hub  # type: ignore[attr-defined]
+
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        forget_some()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("listen", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7400"])
