@@ -47,7 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("several_ltms") and LTMS_VARIABLE not in os.environ:
         metafunc.fixturenames.append("ltms")
         metafunc.parametrize("ltms", LTMS, indirect=True, ids=["one LTM", "three LTMs"])
-    if metafunc.definition.get_closest_marker("served") and SERVED_VARIABLE not in os.environ:
+    both = SERVED_VARIABLE not in os.environ and CLUSTER_VARIABLE not in os.environ
+    if metafunc.definition.get_closest_marker("served") and both:
         metafunc.parametrize("_served", (False, True), indirect=True, ids=["embedded", "served"])
 
 

@@ -199,7 +199,8 @@ def _with_deferred(tables: Tables, view: View, catalog: Catalog, made: Callable[
         return _with_indexes(tables.catalog, dict.fromkeys(missing))
     for each in views:
         catalog = _with_made(catalog, replace(each, id=catalog.next_id))
-    catalog = _with_made(catalog, made(catalog))
+    # A view that is switched stands before the hidden ones that it is made from now.
+    catalog = _with_made(catalog, made(catalog)).in_order()
     for group in groups_of(Tables(catalog, Horizon())):
         check_supported(group)
     return catalog
@@ -272,4 +273,4 @@ def _next_to_deferred(tables: Tables, view: View, refresh: str) -> Catalog:
     catalog = _with_deferred(tables, now, tables.catalog, lambda _: now)
     if not catalog.views[view.name].deferred:
         return catalog  # only the indexes
-    return catalog.in_order().without_unused()
+    return catalog.without_unused()

@@ -19,7 +19,7 @@ TIMEOUT_S = 280
 @pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_the_tests_of_the_api_hold_on_a_cluster(file: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", "not served"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, str(HERE / file)],
         env={**os.environ, CLUSTER_VARIABLE: "1", LTMS_VARIABLE: "1"},
