@@ -255,8 +255,8 @@ def _apply_twice(self: Participant, writes: Any, refreshes: Any, commit_ts: int,
 _settle_rightly = Participant._settle
 
 
-def _settle_at_own_ts(self: Participant, attempt: Any, part: Any, commit_ts: int) -> None:
-    _settle_rightly(self, attempt, part, part.min_ts if commit_ts else 0)
+def _settle_at_own_ts(self: Participant, attempt: Any, part: Any, commit_ts: int, again: bool = False) -> None:
+    _settle_rightly(self, attempt, part, part.min_ts if commit_ts else 0, again)
 
 
 def _decide_again(self: Participant, sender: str, decide: Decide) -> None:
