@@ -23,7 +23,7 @@ from .commit_checkers import Parts, Seen
 from .model import Cells, Changed, Model
 from .trace import Event
 from .views_checkers import LAG_MS_MAX, Commits, Lag, ViewsReplay
-from .workload import tables
+from .workload import hidden_of, tables
 from .world import World
 from .zookeeper import ZooKeeper
 
@@ -90,13 +90,22 @@ class CatalogReplay(ViewsReplay, ClusterReplay):
                     )
 
     def _compare(self, model: Model, read: Seen) -> None:
-        """Of ranges, those that are of something that can be read at that timestamp."""
-        kept = [number for number, each in enumerate(read.question.ranges) if self._is_exact(each[0], read.answer.at)]
-        names = [model._name(read.question.ranges[number][0]) for number in kept]
+        """Of ranges, those that are of something that can be read at that timestamp, by the catalog of then.
+
+        Who asks by another catalog may know other hidden views of a view: what it asked for shows that view no more.
+        """
+        ranges = read.question.ranges
+        kept = [number for number, each in enumerate(ranges) if self._is_exact(each[0], read.answer.at)]
+        asked = {model._name(ranges[number][0]) for number in kept}
+        kept = [number for number in kept if self._hidden_of(model, model._name(ranges[number][0])) <= asked]
+        names = [model._name(ranges[number][0]) for number in kept]
         self.traffic["new views read"] += any(name.startswith("x_") for name in names)
         question = read.question._replace(ranges=tuple(read.question.ranges[number] for number in kept))
         answer: RowsAt = read.answer._replace(ranges=tuple(read.answer.ranges[number] for number in kept))
         super()._compare(model, read._replace(question=question, answer=answer))
+
+    def _hidden_of(self, model: Model, name: str) -> set[str]:
+        return set(hidden_of(model.tables, name)[1:]) if name in model.tables.views else set()
 
     def _is_exact(self, start: bytes, at: int) -> bool:
         now = self._tables_at(at)
