@@ -45,6 +45,9 @@ def insert_rows(tx: Transaction, statement: Insert, parameters: Parameters) -> i
     if bound.conflict is None:
         _change(tx, target, (), rows)
         return len(rows)
+    if target.check is not None:
+        for row in rows:  # As in PostgreSQL: also those that are not inserted in the end.
+            target.check(row)
     fresh, conflicts = _told_apart(tx, target, rows, bound.conflict)
     if bound.conflict.update is None:
         _change(tx, target, (), fresh)

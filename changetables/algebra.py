@@ -63,10 +63,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Constant rows. One row without columns is what a SELECT without FROM reads."""
+    """Constant rows; `place` is where the text has them. One row without columns: what a SELECT without FROM reads."""
 
     rows: tuple[Row, ...]
     fields: tuple[Field, ...]
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +165,15 @@ class Distinct:
 class SetOp:
     """`kind`: union, intersect or except; without `all`, of sets. Both sides have the same types; names are the left's.
 
-    With multiplicities l and r: union all l + r, intersect all min(l, r), except all max(l - r, 0).
+    With multiplicities l and r: union all l + r, intersect all min(l, r), except all max(l - r, 0). `place` is where
+    the text has the right side.
     """
 
     kind: str
     all: bool
     left: Relation
     right: Relation
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -244,6 +247,13 @@ def inputs(relation: Relation) -> tuple[Relation, ...]:
             return (relation.input,)
         case Join() | Semi() | SetOp():
             return (relation.left, relation.right)
+
+
+def place_of(relation: Relation) -> tuple[int, int] | None:
+    """Where the text has the first part of a relation that knows its place."""
+    if isinstance(relation, Scan | Values):
+        return relation.place
+    return next((place for below in inputs(relation) if (place := place_of(below)) is not None), None)
 
 
 def scans(relation: Relation) -> Iterator[Scan]:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ..changetables.algebra import Relation
+from ..changetables.algebra import Relation, scans
 from ..changetables.errors import ProgrammingError, UnsupportedView
 from ..changetables.keeping import Kept, keep
 from ..changetables.plan import compile_view, needed_indexes
@@ -61,6 +61,7 @@ def _refuse_sync_on_deferred(engine: Engine, view: View) -> None:
     if below:
         raise UnsupportedView(
             f"view {view.name!r} cannot be sync: {', '.join(map(repr, sorted(below)))} is deferred",
+            place=next((scan.place for scan in scans(view.relation) if scan.table in below), None),
             hint="make it deferred too, or switch the view that it reads to sync",
         )
 

@@ -129,7 +129,7 @@ _TYPES: dict[exp.DType, tuple[Type, str]] = {
     exp.DType.JSON: (JSON, "json"),
     exp.DType.JSONB: (JSON, "jsonb"),
 }
-#: numeric(p, s) in PostgreSQL: 1 to 1000 digits.
+#: numeric(p, s) in PostgreSQL: 1 to 1000 digits, with a scale of -1000 to 1000.
 _PRECISION_DIGITS_MAX = 1_000
 _VARCHAR_CHARACTERS_MAX = 10_485_760
 
@@ -151,6 +151,8 @@ _SEMI_HINT = (
 )
 _SCALAR_HINT = "join it: LEFT JOIN (SELECT key, value FROM ...) q ON q.key = t.key, with GROUP BY for an aggregate"
 OUTER_HINT = "write it as a join"
+#: What to do instead of a volatile function, by clause. Elsewhere a view stores the value, and a statement is given it.
+_VOLATILE_HINTS = {"DEFAULT": "give the value when the row is written", "CHECK": "compare with a column or a constant"}
 
 
 def binding_of(node: exp.Expr) -> int:
@@ -574,7 +576,9 @@ class Binder:
     def _refuse_function(self, node: exp.Expr) -> NoReturn:
         name, place = self.source.function_name(node)
         if name in _VOLATILE or type(node) is exp.CurrentTimestamp:
-            hint = "store the value in a column when the row is written"
+            hint = _VOLATILE_HINTS.get(self.clause, "give the value as a parameter")
+            if self.parameters is None and self.clause not in _VOLATILE_HINTS:
+                hint = "store the value in a column when the row is written"
             raise self.source.unsupported(f"volatile function {name}", place, hint)
         kind = "aggregate function" if isinstance(node, exp.AggFunc) else "function"
         raise self.source.unsupported(f"{kind} {name}", place)
@@ -601,7 +605,7 @@ def bind_type(node: exp.Expr) -> Type | None:
     known = _TYPES.get(node.this) if type(node) is exp.DataType else None
     if known is None or node.args.get("nested") or node.args.get("values"):
         return None
-    if not all(parameter.name.isdecimal() for parameter in node.expressions):
+    if not all(parameter.name.removeprefix("-").isdecimal() for parameter in node.expressions):
         return None
     limits = [int(parameter.name) for parameter in node.expressions]
     type_ = known[0]
@@ -609,7 +613,7 @@ def bind_type(node: exp.Expr) -> Type | None:
         return type_
     if type_ == DECIMAL and len(limits) <= 2:
         scale = limits[1] if len(limits) == 2 else 0
-        if 1 <= limits[0] <= _PRECISION_DIGITS_MAX and 0 <= scale <= limits[0]:
+        if 1 <= limits[0] <= _PRECISION_DIGITS_MAX and abs(scale) <= _PRECISION_DIGITS_MAX:
             return Type("decimal", precision=limits[0], scale=scale)
     if known[1] == "varchar" and len(limits) == 1 and 1 <= limits[0] <= _VARCHAR_CHARACTERS_MAX:
         return Type("str", length=limits[0])

@@ -306,7 +306,7 @@ class Queries:
         if len({len(row) for row in rows}) != 1:
             raise self.source.wrong("VALUES lists must all be the same length", place)
         columns = [self._values_column(node, [row[index] for row in rows]) for index in range(len(rows[0]))]
-        parts = constant_rows(columns)
+        parts = constant_rows(columns, place)
         self.count(len(parts), place)
         return Bound(union_of(parts), (place,) * len(columns))
 
@@ -359,7 +359,8 @@ class Queries:
                 sides.append(in_types(bound.relation, types))
             except DataError as error:
                 raise self.source.placed(error, self._literal_place(node, error)) from None
-        return Bound(SetOp(kind, everything, sides[0], sides[1]), left.places)
+        place = self.query_place(node.expression)
+        return Bound(SetOp(kind, everything, sides[0], sides[1], place), left.places)
 
     def _literal_place(self, node: exp.Expr, error: Error) -> Place | None:
         literals = (part for part in node.find_all(exp.Literal) if f'"{part.this}"' in error.message)

@@ -28,7 +28,7 @@ _REFUSED_PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
 _PARTS = frozenset(
     {"expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit", "offset", "with_"}
 )
-_SEVERAL_GROUPINGS = (exp.Tuple, exp.Rollup, exp.Cube, exp.GroupingSets)
+_SEVERAL_GROUPINGS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 @dataclass(slots=True)
@@ -140,10 +140,11 @@ class SelectQuery:
             return
         nodes = list(_flattened(group.expressions))
         simple = not any(value for name, value in group.args.items() if name != "expressions")
-        if not nodes or not simple or any(isinstance(node, _SEVERAL_GROUPINGS) for node in nodes):
+        if not group.expressions or not simple or any(isinstance(node, _SEVERAL_GROUPINGS) for node in nodes):
             place = self.source.clause(self.node, "GROUP BY")
             hint = "make one query for each grouping and combine them with UNION ALL"
             raise self.source.unsupported("grouping sets, ROLLUP, CUBE and GROUP BY ALL", place, hint)
+        groups.keys = []  # GROUP BY (): one group of all rows, also of none.
         for node in nodes:
             binder = self.queries.binder(scope, "GROUP BY")
             groups.add_key(group_key(binder, node, items), self.source.place(node))
@@ -228,9 +229,9 @@ class SelectQuery:
 
 
 def _flattened(nodes: Iterable[exp.Expr]) -> Iterator[exp.Expr]:
-    """GROUP BY (a, b) is GROUP BY a, b."""
+    """GROUP BY (a, b) is GROUP BY a, b, and () adds nothing."""
     for node in nodes:
-        if isinstance(node, exp.Tuple) and node.expressions:
+        if isinstance(node, exp.Tuple):
             yield from _flattened(node.expressions)
         else:
             yield node

@@ -66,7 +66,7 @@ _AFTER_DEFAULT = (
 )  # fmt: skip
 #: Statements of PostgreSQL that Viewtide does not have, with what to do instead.
 _OTHER_STATEMENTS = {
-    "ABORT": "", "ANALYZE": "", "CALL": "", "CHECKPOINT": "", "CLOSE": "", "CLUSTER": "", "COMMENT": "",
+    "ANALYZE": "", "CALL": "", "CHECKPOINT": "", "CLOSE": "", "CLUSTER": "", "COMMENT": "",
     "COPY": "use INSERT, or the Python API", "DEALLOCATE": "", "DECLARE": "", "DISCARD": "", "DO": "", "EXECUTE": "",
     "FETCH": "", "GRANT": "there are no roles: whoever opens the database may do everything", "IMPORT": "",
     "LISTEN": "", "LOAD": "", "LOCK": "transactions are serializable without locks",
@@ -776,6 +776,9 @@ def _commit(words: Words) -> Commit:
 
 def _rollback(words: Words) -> Statement:
     place = words.place
+    if words.accept("ABORT"):
+        _work(words)
+        return Rollback(place)
     words.expect("ROLLBACK")
     _work(words)
     if words.accept("TO"):
@@ -814,6 +817,7 @@ _HEADS: dict[str, Callable[[Words], Statement]] = {
     "START": _begin,
     "COMMIT": _commit,
     "END": _commit,
+    "ABORT": _rollback,
     "ROLLBACK": _rollback,
     "SAVEPOINT": _savepoint,
     "RELEASE": _savepoint,

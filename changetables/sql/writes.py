@@ -318,7 +318,8 @@ def _bound_conflict(conflict: OnConflict, statement: Insert, table: Table, param
 
 
 def _conflict_scope(alias: str, fields: tuple[Field, ...]) -> Scope:
-    """Bare names are those of the row that is there; `excluded` is the one that was to be inserted."""
+    """The row that is there by the name of its table, and `excluded`, the one that was to be inserted. A bare name is
+    of both, so it is ambiguous."""
 
     def visible(offset: int) -> tuple[Visible, ...]:
         return tuple(
@@ -326,8 +327,8 @@ def _conflict_scope(alias: str, fields: tuple[Field, ...]) -> Scope:
             for place, field in enumerate(fields)
         )
 
-    there = visible(0)
-    return Scope({alias: there, "excluded": visible(len(fields))}, there)
+    there, proposed = visible(0), visible(len(fields))
+    return Scope({alias: there, "excluded": proposed}, there + proposed)
 
 
 def _assignments(

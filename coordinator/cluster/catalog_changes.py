@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ...changetables import errors
+from ...changetables.algebra import scans
 from ...changetables.errors import Error, OperationalError, ProgrammingError, UnsupportedView
 from ...changetables.keeping import Kept, keep
 from ...changetables.plan import needed_indexes
@@ -141,6 +142,7 @@ def _next_sync(tables: Tables, view: View) -> Catalog:
     if below:
         raise UnsupportedView(
             f"view {view.name!r} cannot be sync: {', '.join(map(repr, below))} is deferred",
+            place=next((scan.place for scan in scans(view.relation) if scan.table in below), None),
             hint="make it deferred too, or switch the view that it reads to sync",
         )
     wanted = [View(0, name, relation, SYNC, view.name) for name, relation in hidden.items()]
