@@ -34,6 +34,7 @@ from .retries import backoffs_ms
 from .rows import Result, Row, Token
 from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
 from .status import DatabaseStatus, ViewStatus
+from .table import AsyncTable
 from .transaction import Transaction
 from .verify import Progress, VerifyReport
 from .view import View
@@ -481,6 +482,10 @@ class AsyncDatabase:
 
     def view(self, name: str) -> AsyncView:
         return AsyncView(self._database.view(name))
+
+    def table(self, name: str) -> AsyncTable:
+        """A handle to load rows in bulk with."""
+        return AsyncTable(self._database, name)
 
     async def tables(self) -> list[str]:
         return self._database.tables()

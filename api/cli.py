@@ -236,6 +236,71 @@ def verify(
         raise typer.Exit(EXIT_FAILED)
 
 
+LOAD_HELP = (
+    "Load files into a table, as one transaction: all rows of all files, or none.\n\n"
+    "FILES are CSV (the first line has the names), Parquet or JSON lines. The columns are those of the table, by name. "
+    "Sync views change in the same moment, indexes and constraints are kept. --create makes the table if it is not "
+    "there, with the types of the first file."
+)
+FileFormat = Annotated[
+    str, typer.Option("--format", help="csv, parquet or jsonl; without it, the suffix tells.", show_default=False)
+]
+
+
+@app.command(help=LOAD_HELP)
+def load(
+    table: Annotated[str, typer.Argument(help="The table.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="The files.", show_default=False)],
+    into: Annotated[
+        str, typer.Option("--into", help="The directory of a database, or the address of a node.", show_default=False)
+    ],
+    file_format: FileFormat = "",
+    create: Annotated[bool, typer.Option("--create", help="Make the table if it is missing.")] = False,
+    key: Annotated[list[str] | None, typer.Option("--key", help="A column of the new table's key; may repeat.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    # Imported here: --help and --version need none of it.
+    from .file_commands import run_load
+
+    with _ended_properly(), _opened(into) as database:
+        run_load(
+            database,
+            table,
+            files,
+            wanted=file_format,
+            create=create,
+            key=key or (),
+            as_json=as_json,
+            out=sys.stdout,
+            err=sys.stderr,
+        )
+
+
+EXPORT_HELP = (
+    "Write a table or a view to a file, as it is at one moment.\n\n"
+    "FILE is CSV, Parquet or JSON lines; `viewtide load` reads the same values from it again."
+)
+
+
+@app.command(help=EXPORT_HELP)
+def export(
+    name: Annotated[str, typer.Argument(metavar="TABLE_OR_VIEW", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The file; one that is there is replaced.", show_default=False)],
+    source: Annotated[
+        str, typer.Option("--from", help="The directory of a database, or the address of a node.", show_default=False)
+    ],
+    file_format: FileFormat = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    if "://" not in source:
+        _check_database(Path(source))
+    # Imported here: --help and --version need none of it.
+    from .file_commands import run_export
+
+    with _ended_properly(), _opened(source) as database:
+        run_export(database, name, file, wanted=file_format, as_json=as_json, out=sys.stdout)
+
+
 keys = typer.Typer(
     name="keys",
     help="The keys by which processes and clients know each other.\n\n"

@@ -44,6 +44,7 @@ from .retries import backoffs_ms, changes_catalog
 from .row_ids import ROW_ID
 from .rows import Result, Token
 from .status import DatabaseStatus
+from .table import Table as TableHandle
 from .transaction import Transaction
 from .view import View
 
@@ -321,6 +322,10 @@ class Database:
             users = self._users(table, lambda plan: (table, positions) in plan.needed_indexes)
             self._refuse_dependents(f"drop index {columns!r} of table {table!r}", users)
             self._engine.change_catalog(lambda catalog: catalog.without_index(table, index))
+
+    def table(self, name: str) -> TableHandle:
+        """A handle to load rows in bulk with."""
+        return TableHandle(self, name)
 
     def tables(self) -> list[str]:
         """The names of all tables."""
