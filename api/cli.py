@@ -125,6 +125,13 @@ def serve(
         )
 
 
+OwnKey = Annotated[
+    Path | None, typer.Option("--keys", help="The file of your own key, for a node that wants one.", show_default=False)
+]
+ServerKey = Annotated[
+    str, typer.Option("--server-key", help="The public key of the node; a cluster's are known.", show_default=False)
+]
+
 SQL_HELP = (
     "Run SQL on a database: from the terminal, from a script on the standard input, or from -c.\n\n"
     "PATH is a directory, created if missing; without it the database is in memory and gone at the end. Statements end "
@@ -151,6 +158,8 @@ def sql(
             show_default=f"{ROWS_SHOWN}, with --json all",
         ),
     ] = None,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .shell import run_shell
@@ -158,7 +167,7 @@ def sql(
     text = ";\n".join(texts) if texts else None
     if limit is None:
         limit = 0 if as_json else ROWS_SHOWN
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _opened(path, own_keys, server_key) as database:
         fine = run_shell(database, text, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
@@ -166,16 +175,18 @@ def sql(
 
 STATUS_HELP = (
     "Show what a database is doing: figures, view managers, and how far its views are behind.\n\n"
-    "PATH is the directory of a database; if a process has it open, that one is asked. --watch "
+    "PATH is the directory of a database; if a process has it open, that one is asked. Or it is an address. --watch "
     "shows it again and again in a terminal, until Ctrl-C; elsewhere it is printed once."
 )
 VIEWS_HELP = (
     "Show everything about views: mode, lag, backlog, the cost of the last step, evaluator, hot groups, failures.\n\n"
-    "PATH is the directory of a database; if a process has it open, that one is asked. Without "
+    "PATH is the directory of a database; if a process has it open, that one is asked. Or it is an address. Without "
     "VIEWS all views are shown. --watch shows them again and again in a terminal, until Ctrl-C; elsewhere they are "
     "printed once."
 )
-DatabasePath = Annotated[Path, typer.Argument(help="The directory of a database.", show_default=False)]
+DatabasePath = Annotated[
+    str, typer.Argument(help="The directory of a database, or an address as `connect` takes it.", show_default=False)
+]
 Watched = Annotated[bool, typer.Option("--watch", help="Show it live in a terminal.")]
 
 
@@ -184,12 +195,13 @@ def status(
     path: DatabasePath,
     watch: Watched = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
-    _check_database(path)
     # Imported here: --help and --version need none of it.
     from .status import run_status
 
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _known(path, own_keys, server_key) as database:
         run_status(database, as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
@@ -201,18 +213,19 @@ def views(
     ] = None,
     watch: Watched = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
-    _check_database(path)
     # Imported here: --help and --version need none of it.
     from .status import run_views
 
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _known(path, own_keys, server_key) as database:
         run_views(database, names or (), as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
 VERIFY_HELP = (
     "Compare views with their definitions evaluated from scratch.\n\n"
-    "PATH is the directory of a database; if a process has it open, that one is asked. Without "
+    "PATH is the directory of a database; if a process has it open, that one is asked. Or it is an address. Without "
     "VIEWS all views are compared. A view that differs is named with its rows; --repair makes exactly these right, and "
     "those of the views made from it.\n\n"
     "The exit code is 1 if a view differs and was not repaired."
@@ -225,12 +238,13 @@ def verify(
     views: Annotated[list[str] | None, typer.Argument(help="Names of views.", show_default=False)] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Make the rows right that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
-    _check_database(path)
     # Imported here: --help and --version need none of it.
     from .verify import run_verify
 
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _known(path, own_keys, server_key) as database:
         fine = run_verify(database, views or (), repair=repair, as_json=as_json, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
@@ -416,12 +430,23 @@ ProcessName = Annotated[str, typer.Argument(help="A process, for example ltm-2."
 SourceName = Annotated[str, typer.Argument(help="A table or view.", show_default=False)]
 
 
+#: What `up` takes where nothing is said.
+NEW_OR_KEPT = "{}, or as it was"
+
+
 @cluster.command("up", help="Start a cluster, or what is missing of it. The data in the directory stays.")
 def cluster_up(
     directory: ClusterIn,
-    ltms: Annotated[int, typer.Option(min=1, help="LTM processes.")] = 3,
-    view_managers: Annotated[int, typer.Option(min=0, help="View managers.")] = 2,
-    storage: Annotated[str, typer.Option(help="local: logs here, rows in memory. hbase: both in HBase.")] = "local",
+    ltms: Annotated[int | None, typer.Option(min=1, help="LTM processes.", show_default=NEW_OR_KEPT.format(3))] = None,
+    view_managers: Annotated[
+        int | None, typer.Option(min=0, help="View managers.", show_default=NEW_OR_KEPT.format(2))
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="local: logs here, rows in memory. hbase: both in HBase.", show_default=NEW_OR_KEPT.format("local")
+        ),
+    ] = None,
     as_json: ClusterJson = False,
 ) -> None:
     with _ended_properly():
@@ -498,18 +523,24 @@ def _cluster(directory: Path, as_json: bool) -> ClusterCommands:
     return ClusterCommands(directory, as_json=as_json, out=sys.stdout)
 
 
-def _opened(path: str | Path) -> Database:
+def _opened(path: str, own_keys: Path | None, server_key: str) -> Database:
     """A database to look at: through the process that has it open, if there is one."""
     from .database import connect
     from .open_socket import running_address
+    from .targets import MEMORY, scheme_of
 
-    address = "" if str(path) == "memory:" or "://" in str(path) else running_address(Path(path))
-    return connect(address or path)
+    if path == MEMORY or scheme_of(path):
+        return connect(path, keys=own_keys, server_key=server_key)
+    return connect(running_address(Path(path)) or path, keys=own_keys, server_key=server_key)
 
 
-def _check_database(path: Path) -> None:
-    if not (path / "store").exists():
+def _known(path: str, own_keys: Path | None, server_key: str) -> Database:
+    """One that is there already."""
+    from .targets import scheme_of
+
+    if not scheme_of(path) and not (Path(path) / "store").exists():
         raise typer.BadParameter(f"there is no database in {path}", param_hint="'PATH'")
+    return _opened(path, own_keys, server_key)
 
 
 def _check_new(directory: Path) -> None:

@@ -156,6 +156,7 @@ def _key(source: TableRows | ViewRows, values: tuple[Value, ...]) -> bytes:
 
 
 def _shown(tables: Tables | None, start: bytes) -> str:
+    """A key as people write it: the table and the values of its key columns."""
     if not start:
         return "the beginning"
     if tables is not None:
@@ -163,8 +164,29 @@ def _shown(tables: Tables | None, start: bytes) -> str:
         for source in sources:
             low, high = table_range(source.table.id)
             if low <= start < high:
-                return source.table.name + ("" if start == low else f" 0x{start[len(low) :].hex()}")
+                return source.table.name + ("" if start == low else f" {_values(source, start, low)}")
+        for number, (source, entries) in tables.indexes.items():
+            low, high = table_range(number)
+            if low <= start < high:
+                columns = ", ".join(source.table.columns[position].name for position in entries.index.columns)
+                return f"index of {source.table.name} on {columns}" + ("" if start == low else f" {_hex(start, low)}")
+        # Keys that went elsewhere end with their table.
+        after = next((source.table.name for source in sources if table_range(source.table.id)[1] == start), "")
+        if after:
+            return f"after {after}"
     return "0x" + start.hex()
+
+
+def _values(source: TableRows | ViewRows, start: bytes, low: bytes) -> str:
+    keys = source.codec.keys if isinstance(source, TableRows) else source.plan.keys
+    try:
+        return ", ".join(map(repr, keys.decode(start)))
+    except Error:  # only a part of a key, or one that was shortened
+        return _hex(start, low)
+
+
+def _hex(start: bytes, low: bytes) -> str:
+    return f"0x{start[len(low) :].hex()}"
 
 
 def _target(ranges: RangeMap, start: bytes) -> str:

@@ -30,7 +30,7 @@ class ClusterCommands:
         self._out = out
         self._console = Console(file=out)
 
-    def up(self, ltms: int, view_managers: int, storage: str) -> None:
+    def up(self, ltms: int | None, view_managers: int | None, storage: str | None) -> None:
         began = time.monotonic()
         with self._progress("starting a cluster") as report:
             cluster = Development.up(self._directory, ltms, view_managers, storage, report)

@@ -7,7 +7,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -18,7 +18,6 @@ from .changetables.errors import (
     Error,
     IntegrityError,
     InterfaceError,
-    NotSupportedError,
     ProgrammingError,
     StaleRead,
 )
@@ -45,6 +44,7 @@ from .row_ids import ROW_ID
 from .rows import Result, Token
 from .status import DatabaseStatus
 from .table import Table as TableHandle
+from .targets import MEMORY, ZK, check_options, name_of, scheme_of
 from .transaction import Transaction
 from .view import View
 
@@ -97,31 +97,25 @@ def connect(
     `view_managers`: how many of them share the work of refreshing deferred views. `history`: for how long `changes()`
     of views can be read again, as long as the log takes no more than about `history_bytes` (256 MiB, in memory 32 MiB).
     All of them are the node's own where the database is served. `keys`, the file of one's own key, and `server_key`,
-    the public key of the node, are for a served node that is not on this machine.
+    the public key of the node, are for a node that is not on this machine; of a cluster ZooKeeper knows those.
     """
     config = Config(cache_rows, view_managers, history, history_bytes, usual_ltms() if ltms is None else ltms)
-    name = os.fspath(target) if isinstance(target, str | os.PathLike) else ""
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InterfaceError(f"connect takes a directory or 'memory:', not {target!r}")
-    if name == "memory:":
-        return Database(open_memory(config))
-    if name == ":memory:":
-        raise InterfaceError("':memory:' is SQLite's word", hint="use 'memory:' for a private database in memory")
-    scheme = name.partition("://")[0] if "://" in name else ""
-    if scheme in ("tcp", "ipc"):
-        # Imported here: a database in this process needs no network.
-        from .remote import connect_remote
-
-        return connect_remote(name, keys, server_key)
-    if scheme == "zk":
+    name = name_of(target)
+    scheme = scheme_of(name)
+    said = replace(config, ltms=1 if ltms is None else ltms)
+    changed = {each.name: None for each in fields(said) if getattr(said, each.name) != each.default}
+    for_nodes = {option: None for option, value in (("keys", keys), ("server_key", server_key)) if value}
+    check_options(name, scheme, changed, for_nodes, server_key)
+    if scheme == ZK:
         from .remote_cluster import connect_cluster
 
         return connect_cluster(name.removeprefix("zk://"), keys)
     if scheme:
-        raise NotSupportedError(
-            f"{scheme}:// is not known", hint="give a directory, 'memory:', 'tcp://host:port' or 'zk://host:port/path'"
-        )
-    return Database(open_directory(Path(name), config))
+        # Imported here: a database in this process needs no network.
+        from .remote import connect_remote
+
+        return connect_remote(name, keys, server_key)
+    return Database(open_memory(config) if name == MEMORY else open_directory(Path(name), config))
 
 
 class Database:

@@ -52,7 +52,20 @@ from .remote_calls import (
     sent_columns,
     sent_type,
 )
-from .remote_links import CONNECT_S_MAX, LOST_S, PEER, PING_S, RETRIES_S_MAX, RETRY_PAUSE_S, Lost, Target, given_up
+from .ltm.transport import Refusal
+from .remote_links import (
+    CONNECT_S_MAX,
+    LOST_S,
+    PEER,
+    PING_S,
+    REFUSED_LOOK_S,
+    RETRIES_S_MAX,
+    RETRY_PAUSE_S,
+    Lost,
+    Refused,
+    Target,
+    given_up,
+)
 from .remote_protocol import (
     ANSWER,
     FAILURE,
@@ -72,6 +85,10 @@ if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
 
 T = TypeVar("T")
+
+#: Calls of one loop that are under way, commits aside; the others wait for their turn here. A node takes a thousand at
+#: a time from all its clients (`server.JOBS_MAX`).
+CALLS_IN_FLIGHT_MAX = 256
 
 
 class _Waiting:
@@ -100,6 +117,7 @@ class AsyncLink:
         self._flushing = False
         self._looking: asyncio.TimerHandle | None = None
         self.lost = False
+        self.refusal: Refusal | None = None
         self._descriptor = self._hub.descriptor(PEER)
         loop.add_reader(self._descriptor, self._drain)
         #: Before anything is asked: who answers later may be another process, which knows nothing of it.
@@ -108,7 +126,7 @@ class AsyncLink:
     async def _meet_first(self) -> None:
         try:
             await self.meet(LOST_S)
-        except Lost:
+        except (Lost, Refused):
             self.close()
 
     def close(self) -> None:
@@ -127,12 +145,18 @@ class AsyncLink:
                 each.answer.set_exception(Lost())
 
     async def meet(self, seconds: float) -> None:
-        """Find out who answers; Lost if nobody does."""
-        try:
-            async with asyncio.timeout(seconds):
-                self._life = (await self._send(Ask("ping", ()), ()).answer)[1]
-        except TimeoutError:
-            raise Lost from None
+        """Find out who answers; Lost if nobody does, Refused if he does not let this client in."""
+        answer = self._send(Ask("ping", ()), ()).answer
+        give_up = time.monotonic() + seconds
+        while not answer.done():
+            if time.monotonic() > give_up:
+                raise Lost
+            await asyncio.wait((answer,), timeout=REFUSED_LOOK_S)
+            if not self.lost:
+                self.refusal = self._hub.refusal(PEER)
+            if self.refusal is not None:
+                raise Refused(self.refusal)
+        self._life = answer.result()[1]
 
     async def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         waiting = self._send(ask, arguments)
@@ -220,7 +244,8 @@ class AsyncLinks:
     def __init__(self, target: Target, client: Client) -> None:
         self._target, self._client = target, client
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
-        self._room: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        #: For commits, and for other calls.
+        self._room: dict[asyncio.AbstractEventLoop, tuple[asyncio.Semaphore, asyncio.Semaphore]] = {}
         self._lock = threading.Lock()
         self.closed = False
 
@@ -250,13 +275,17 @@ class AsyncLinks:
             link.close()
 
     async def _exchange(self, ask: Ask) -> object:
-        if ask.kind != COMMIT:
-            return await self._repeated(ask, RETRIES_S_MAX)
         loop = asyncio.get_running_loop()
-        # The node remembers so many commits of one client.
-        room = self._room.setdefault(loop, asyncio.Semaphore(IN_FLIGHT_MAX))
-        async with room:
-            return await self._repeated(ask, RETRIES_MS_MAX / 1000)
+        room = self._room.get(loop)
+        if room is None:
+            # The node remembers so many commits of one client.
+            room = self._room[loop] = asyncio.Semaphore(IN_FLIGHT_MAX), asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
+        for_commits, for_calls = room
+        if ask.kind == COMMIT:
+            async with for_commits:
+                return await self._repeated(ask, RETRIES_MS_MAX / 1000)
+        async with for_calls:
+            return await self._repeated(ask, RETRIES_S_MAX)
 
     async def _repeated(self, ask: Ask, seconds: float) -> object:
         give_up = time.monotonic() + seconds
@@ -271,12 +300,14 @@ class AsyncLinks:
                 if ask.kind == ONCE or time.monotonic() > give_up:
                     break
                 arguments = arguments if ask.resent is None else ask.resent
-            except (Busy, Unavailable):
-                # Of a commit that was sent before, that says nothing: it may have happened.
-                if ask.kind != COMMIT or arguments is ask.arguments:
+            except (Busy, Unavailable, Refused) as error:
+                late = time.monotonic() > give_up
+                if ask.kind == COMMIT and arguments is not ask.arguments:
+                    # Of a commit that was sent before, that says nothing: it may have happened.
+                    if late:
+                        break
+                elif late or ask.kind == COMMIT or not isinstance(error, Busy):
                     raise
-                if time.monotonic() > give_up:
-                    break
             await asyncio.sleep(RETRY_PAUSE_S)
         raise given_up(self._target, ask)
 
@@ -296,12 +327,17 @@ class AsyncLinks:
                 self._links[loop] = link
         if not link.met.done():
             await asyncio.shield(link.met)
+        if link.refusal is not None:
+            raise Refused(link.refusal)
         if anew:
             try:
                 await link.meet(CONNECT_S_MAX)
             except Lost:
                 link.close()
                 raise self._target.unavailable() from None
+            except Refused:
+                link.close()
+                raise
         return link
 
 

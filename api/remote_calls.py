@@ -16,7 +16,6 @@ from .changetables.errors import (
     Error,
     IntegrityError,
     InterfaceError,
-    LocalProtocolError,
     TransactionConflict,
     Unavailable,
 )
@@ -33,6 +32,7 @@ from .remote_protocol import (
     WRITES_ROWS_MAX,
     NotSent,
     Page,
+    TooLong,
     answer_from,
     columns_from,
     pages_of,
@@ -214,7 +214,7 @@ class SessionCalls:
         sent = to_wire(args), to_wire(kwargs)
         try:
             body = yield self._next(writes, what, sent)
-        except (NotSent, LocalProtocolError):
+        except (NotSent, TooLong):
             self._number -= 1  # the node expects this number next
             raise
         return (yield from _whole(answer_from(body)))
@@ -419,7 +419,7 @@ class TransactionCalls:
             tx_id = self._client.next_tx_id()
             try:
                 return (yield from self._commit_blind(tx_id, writes)), tx_id
-            except LocalProtocolError:
+            except TooLong:
                 pass  # nothing was sent: it is too long for one message
         yield from self._ship(writes)
         tx_id = self._client.next_tx_id()

@@ -23,8 +23,8 @@ from . import __version__
 from .changetables.errors import (
     Busy,
     CommitUnknown,
+    DataError,
     Error,
-    InterfaceError,
     InternalError,
     LocalProtocolError,
     OperationalError,
@@ -213,6 +213,7 @@ class Server:
         caller = Caller(route, name, number)
         try:
             if role not in ROLES:
+                self._hub.refuse(f"{name}: the role {role!r} may not use the database")
                 raise OperationalError(f"the role {role!r} may not use the database", hint="use the key of a client")
             self._handle(caller, operation, arguments)
         except Exception as error:
@@ -700,7 +701,7 @@ class Server:
             self._reply(caller.route, payload)
         except (LocalProtocolError, ValueError) as error:
             self._pack = make_pack()
-            failure = error_to_wire(InterfaceError(f"the answer cannot be sent: {error}", hint="read less at once"))
+            failure = error_to_wire(DataError(f"the answer cannot be sent: {error}", hint="read less at once"))
             self._reply(caller.route, self._pack((caller.number, FAILURE, 0, failure)))
 
     def _reply(self, route: object, payload: bytes) -> None:

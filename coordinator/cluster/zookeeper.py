@@ -100,10 +100,10 @@ class ZooKeeper:
 
     # -- for whoever sets up a process; these block
 
-    def start(self, timeout_ms: int = START_MS_MAX) -> None:
-        """Connect for the first time, and create the chroot if it is missing."""
+    def start(self, timeout_ms: int = START_MS_MAX, *, create: bool = True) -> None:
+        """Connect for the first time, and create the chroot if it is missing, unless told otherwise."""
         try:
-            if self.chroot:
+            if self.chroot and create:
                 self._create_chroot(timeout_ms)
             self._client.start(timeout_ms / 1000)
         except KazooTimeoutError as error:

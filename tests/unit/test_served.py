@@ -134,7 +134,7 @@ def test_keys_and_roles(base: vt.Database, tmp_path: Path, monkeypatch: pytest.M
             vt.connect(address, keys=folder / "ltm-1.key", server_key=own.public) as db,
         ):
             db.tables()
-        with pytest.raises(vt.Unavailable):
+        with pytest.raises(vt.OperationalError, match="does not take this key"):
             vt.connect(address, keys=folder / "eve.key", server_key=own.public)
 
 
