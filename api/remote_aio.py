@@ -30,6 +30,7 @@ from .coordinator.vms.managers import ViewManagerStatus
 from .durations import milliseconds
 from .freshness import TargetLag
 from .ltm.codec import make_pack
+from .ltm.transport import Refusal
 from .reads import NO_KEY
 from .remote import RemoteDatabase
 from .remote_calls import (
@@ -52,7 +53,6 @@ from .remote_calls import (
     sent_columns,
     sent_type,
 )
-from .ltm.transport import Refusal
 from .remote_links import (
     CONNECT_S_MAX,
     LOST_S,
