@@ -272,11 +272,13 @@ def load(
     create: Annotated[bool, typer.Option("--create", help="Make the table if it is missing.")] = False,
     key: Annotated[list[str] | None, typer.Option("--key", help="A column of the new table's key; may repeat.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .file_commands import run_load
 
-    with _ended_properly(), _opened(into) as database:
+    with _ended_properly(), _opened(into, own_keys, server_key) as database:
         run_load(
             database,
             table,
@@ -305,13 +307,13 @@ def export(
     ],
     file_format: FileFormat = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
-    if "://" not in source:
-        _check_database(Path(source))
     # Imported here: --help and --version need none of it.
     from .file_commands import run_export
 
-    with _ended_properly(), _opened(source) as database:
+    with _ended_properly(), _known(source, own_keys, server_key, "'--from'") as database:
         run_export(database, name, file, wanted=file_format, as_json=as_json, out=sys.stdout)
 
 
@@ -534,12 +536,12 @@ def _opened(path: str, own_keys: Path | None, server_key: str) -> Database:
     return connect(running_address(Path(path)) or path, keys=own_keys, server_key=server_key)
 
 
-def _known(path: str, own_keys: Path | None, server_key: str) -> Database:
+def _known(path: str, own_keys: Path | None, server_key: str, said_by: str = "'PATH'") -> Database:
     """One that is there already."""
     from .targets import scheme_of
 
     if not scheme_of(path) and not (Path(path) / "store").exists():
-        raise typer.BadParameter(f"there is no database in {path}", param_hint="'PATH'")
+        raise typer.BadParameter(f"there is no database in {path}", param_hint=said_by)
     return _opened(path, own_keys, server_key)
 
 
