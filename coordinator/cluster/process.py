@@ -40,6 +40,7 @@ from .calls import ANSWER_MS_MAX, Calls
 from .directory import LTM, Address, Directory
 from .log_service import LogService
 from .log_writers import InlineWriter, LogWriter, ThreadWriter
+from .permissions import may_send
 from .store_service import StoreService
 from .zookeeper import ZooKeeper
 
@@ -410,22 +411,22 @@ class Process:
                 self._check(batch.who, message)
             except RemoteProtocolError as error:
                 self.counts["messages_malformed"] += 1
-                _log.warning("from %s: %s", batch.who.name, error, extra={"role": batch.who.role})
+                self._hub.refuse(f"{batch.who.name}: {error}")
                 continue
             assert isinstance(message, Addressed)
             self.counts["messages_received"] += 1
             self._deliver(message.to, message.sender, message.message)
 
     def _check(self, who: Identity, message: object) -> None:
-        """Nobody speaks for another process, and clients are served elsewhere."""
-        if who.role == CLIENT:
-            raise RemoteProtocolError(f"the key of {who.name} is that of a client")
+        """Nobody speaks for another process, or says what is not for his role."""
         if not isinstance(message, Addressed):
             raise RemoteProtocolError(f"{type(message).__name__} is not for a machine")
         if message.sender.partition(".")[0] != who.name or who.name in SERVICES:
             raise RemoteProtocolError(f"{message.sender} is not a machine of {who.name}")
         role = self._roles.get(message.to)
         answers = message.to == self.name + CALLS
+        if not (may_send(who.role, message.message) or (answers and who.role != CLIENT)):
+            raise RemoteProtocolError(f"the role {who.role!r} may not send a {type(message.message).__name__}")
         if (role is not None and not isinstance(message.message, role.takes)) or (
             answers and not (isinstance(message.message, Outcome) or hasattr(message.message, "number"))
         ):

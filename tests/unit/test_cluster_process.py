@@ -20,7 +20,7 @@ from viewtide.ltm.cluster import log_messages
 from viewtide.ltm.cluster import messages as cluster
 from viewtide.ltm.cluster import zk_messages as zk
 from viewtide.ltm.cluster.hosted import Logged
-from viewtide.ltm.keys import CLIENT, LOCAL, Identity
+from viewtide.ltm.keys import ADMIN, CLIENT, LOCAL, LTM, VIEW_MANAGER, Identity
 from viewtide.ltm.two_phase import messages as commit
 from viewtide.ltm.two_phase import records
 
@@ -70,11 +70,40 @@ def test_what_a_machine_understands_is_let_in() -> None:
         (PEER, Addressed("ltm-1", "vm-1", Hello(1))),
         (PEER, Addressed("ltm-1.calls", "vm-1", Hello(1))),
         (Identity("vm-1", CLIENT), Addressed("ltm-1.leader", "vm-1", Hello(1))),
+        (Identity("vm-1", CLIENT), Addressed("ltm-1.calls", "vm-1", cluster.Done(1))),
     ],
 )
 def test_whatever_else_is_refused(who: Identity, message: object) -> None:
     with pytest.raises(RemoteProtocolError):
         check(who, message)
+
+
+@pytest.mark.parametrize(
+    ("role", "to", "message"),
+    [
+        (VIEW_MANAGER, "ltm-1.leader", cluster.Split(1, b"x")),
+        (VIEW_MANAGER, "ltm-1.leader", cluster.MoveRange(1, b"x", b"y", "ltm-1/1")),
+        (VIEW_MANAGER, "ltm-1.coordinator", cluster.ChangeCatalog(1, 1, b"")),
+        (VIEW_MANAGER, "ltm-1.leader", commit.Draw(1, 1)),
+        (VIEW_MANAGER, "ltm-1.coordinator", commit.Vote(((1, 2), 3), "ltm-1", 4)),
+        (VIEW_MANAGER, "ltm-1", cluster.ForLog("ltm-1/1", "", commit.Forget((1, 2)))),
+        (ADMIN, "ltm-1.coordinator", commit.Vote(((1, 2), 3), "ltm-1", 4)),
+        (ADMIN, "ltm-1", cluster.ForLog("ltm-1/1", "", commit.Forget((1, 2)))),
+        (ADMIN, "ltm-1.leader", Hello(1)),
+        (CLIENT, "ltm-1.coordinator", ReadAt(1, 0, ())),
+    ],
+)
+def test_what_is_not_for_a_role_is_refused_to_it_and_taken_from_an_ltm(role: str, to: str, message: object) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"the role '{role}' may not send a {type(message).__name__}"):
+        check(Identity("x", role), Addressed(to, "x", message))
+    check(Identity("x", LTM), Addressed(to, "x", message))
+
+
+def test_what_is_for_a_role_is_taken() -> None:
+    check(Identity("boss", ADMIN), Addressed("ltm-1.leader", "boss", cluster.Split(1, b"x")))
+    check(Identity("vm-1", VIEW_MANAGER), Addressed("ltm-1.leader", "vm-1", Hello(1)))
+    collect = cluster.ForLog("ltm-1/1", "", cluster_messages.Collect(((1,), 2), 0, 0, 0))
+    check(Identity("vm-1", VIEW_MANAGER), Addressed("ltm-1", "vm-1", collect))
 
 
 # Questions of other threads.
