@@ -40,6 +40,8 @@ def insert_rows(tx: Transaction, statement: Insert, parameters: Parameters) -> i
     from .changetables.sql.writes import bound_insert
 
     bound = bound_insert(statement, _tables(tx, statement.query is not None), parameters)
+    if bound.relation is not None and statement.query is None:
+        bound = bound_insert(statement, _tables(tx), parameters)  # Its values have subqueries: they read.
     target = tx._table(bound.table.name)
     rows = _new_rows(tx, target, bound.positions, _values(tx, bound))
     if bound.conflict is None:

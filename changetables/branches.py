@@ -29,6 +29,7 @@ from hashlib import blake2b
 from typing import Protocol, TypeAlias, TypeGuard, cast
 
 from .algebra import (
+    Apply,
     Distinct,
     Field,
     Filter,
@@ -49,7 +50,7 @@ from .algebra import (
     place_of,
 )
 from .compiler import sources_of
-from .errors import UnsupportedView
+from .errors import InternalError, UnsupportedView
 from .expressions import Call, ColumnRef, Expression, Literal
 from .rewriting import conjuncts, is_null, is_safe, moved, positions, substituted
 from .schema import Table
@@ -236,6 +237,8 @@ def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[B
             ]
         case Top(limit=None, offset=0) | Keyed():
             return _expand(relation.input, stored, path)
+        case Apply():
+            raise InternalError("a view has no subquery inside an expression")
         case Group() | Distinct() | SetOp() | Top() | Slice():
             table = _readable(stored.inner(canonical(relation)), stored)
             return [_leaf(table, "", range(len(relation.fields)), path, place_of(relation))]

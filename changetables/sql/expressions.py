@@ -12,7 +12,7 @@ from typing import NoReturn
 from sqlglot import exp
 
 from .. import coercion
-from ..binding import Groups, Place, Scope, aggregate, find_source, fold, mapped, nearest
+from ..binding import Groups, Place, Scope, aggregate, find_source, fold, mapped, nearest, references
 from ..errors import ProgrammingError
 from ..expressions import Aggregate, Call, Expression, Literal
 from ..types import BOOL, BYTES, DATE, DECIMAL, FLOAT, INT, JSON, STR, TIMESTAMP, TIMESTAMPTZ, Type
@@ -151,6 +151,8 @@ _SEMI_HINT = (
 )
 _SCALAR_HINT = "join it: LEFT JOIN (SELECT key, value FROM ...) q ON q.key = t.key, with GROUP BY for an aggregate"
 OUTER_HINT = "write it as a join"
+OUTER_REASON = "a column of the query around a subquery, named elsewhere than in WHERE of a plain SELECT"
+FURTHER_OUT_REASON = "a subquery that names a column of a query further out than the one around it"
 #: What to do instead of a volatile function, by clause. Elsewhere a view stores the value, and a statement is given it.
 _VOLATILE_HINTS = {"DEFAULT": "give the value when the row is written", "CHECK": "compare with a column or a constant"}
 
@@ -205,12 +207,30 @@ def subquery_of(node: exp.Expr) -> exp.Expr | None:
     return inner if isinstance(inner, exp.Query | exp.Values) else None
 
 
+def quantified(node: exp.Expr) -> tuple[str, exp.Expr, bool] | None:
+    """The operator, the query and whether it is ALL, of x IN (query) and x op ANY / SOME / ALL (query)."""
+    if type(node) is exp.In:
+        query = subquery_of(node)
+        return None if query is None else ("=", query, False)
+    op = _COMPARISONS.get(type(node))
+    if op is None:
+        return None
+    right = node.expression
+    word, inner = right.key.upper(), right.this
+    if type(right) is exp.Anonymous:  # How sqlglot reads SOME, and ANY and ALL before VALUES.
+        word, inner = str(right.this).upper(), right.expressions[0] if len(right.expressions) == 1 else None
+    if word not in ("ANY", "SOME", "ALL") or not isinstance(inner, exp.Query | exp.Values):
+        return None
+    return op, inner, word == "ALL"
+
+
 @dataclass(slots=True)
 class Binder:
     """Binds expressions of one text over the columns of one scope.
 
     `groups` collects aggregates; where they may not stand, it is None and `clause` says what forbids them. `outer`:
-    columns of the query around this one may be named; they become references with source 1.
+    columns of the query around this one may be named; they become references with source 1. `subqueries` gives the
+    column that stands for a subquery; where they may not stand, it is None.
     """
 
     source: SqlText
@@ -219,6 +239,7 @@ class Binder:
     groups: Groups | None = None
     parameters: Parameters | None = None
     outer: bool = False
+    subqueries: Callable[[Binder, exp.Expr], Expression] | None = None
     within_aggregate: bool = False
     level: int = 0
     _methods: dict[type[exp.Expr], Callable[[exp.Expr], Expression]] = field(init=False)
@@ -290,6 +311,8 @@ class Binder:
 
     def _other(self, node: exp.Expr) -> Expression:
         """A node that only `scalars` may know."""
+        if self.subqueries is not None and isinstance(node, exp.Exists | exp.Query):
+            return self._subquery(node)
         operator = node.this if type(node) is exp.Escape else node  # The operands are those of its LIKE.
         if type(operator) is exp.AtTimeZone:
             self._check_binding(operator.this, _BINDS[exp.AtTimeZone] - 1)
@@ -327,12 +350,12 @@ class Binder:
         if level == 0:
             return expression
         place = self.source.place(node)
+        if _is_free(self.scope, level):
+            return expression
         if level > 1:
-            reason = "a subquery that names a column of a query further out than the one around it"
-            raise self.source.unsupported(reason, place, OUTER_HINT)
+            raise self.source.unsupported(FURTHER_OUT_REASON, place, OUTER_HINT)
         if not self.outer or self.within_aggregate:
-            reason = "a column of the query around a subquery, named elsewhere than in WHERE of a plain SELECT"
-            raise self.source.unsupported(reason, place, OUTER_HINT)
+            raise self.source.unsupported(OUTER_REASON, place, OUTER_HINT)
         return expression
 
     def _literal(self, node: exp.Expr) -> Expression:
@@ -365,8 +388,8 @@ class Binder:
         return self._binary(node, lambda a, b: coercion.arithmetic(op, a, b), extra=("typed", "safe"))
 
     def _comparison(self, node: exp.Expr) -> Expression:
-        if subquery_of(node) is not None:
-            self._refuse_subquery(node)
+        if subquery_of(node) is not None or (self.subqueries is not None and quantified(node) is not None):
+            return self._subquery(node)
         op = _COMPARISONS[type(node)]
         if is_row(node.this) and is_row(node.expression):
             return self._row_comparison(node, op)
@@ -425,7 +448,7 @@ class Binder:
 
     def _in(self, node: exp.Expr) -> Expression:
         if subquery_of(node) is not None:
-            self._refuse_subquery(node)
+            return self._subquery(node)
         self.source.only(node, "this", "expressions")
         if is_row(node.this):
             return self._row_in(node)
@@ -487,6 +510,7 @@ class Binder:
         if only_where is not None:
             condition = replace(self, clause="FILTER", groups=None).condition(only_where, "FILTER")
         self.within_aggregate = False
+        self._check_level(node, [part for part in (bound, condition) if part is not None])
         if bound is None and condition is None:
             return groups.add(Aggregate("count_star", None, INT))
         value: Expression = Literal(1, INT) if bound is None else bound
@@ -495,6 +519,13 @@ class Binder:
             case = self.source.typed(node, coercion.case, [(condition, made.argument)], coercion.unknown(None))
             made = replace(made, argument=case)
         return groups.add(made)
+
+    def _check_level(self, node: exp.Expr, parts: Sequence[Expression]) -> None:
+        """An aggregate of nothing but columns of the query around a subquery is one of that query, for PostgreSQL."""
+        read = {reference.source for part in parts for reference in references(part)}
+        if read and 0 not in read:
+            reason = "an aggregate of columns of the query around a subquery"
+            raise self.source.unsupported(reason, self.source.place(node), OUTER_HINT)
 
     def _filter(self, node: exp.Expr) -> Expression:
         """aggregate FILTER (WHERE condition)."""
@@ -538,6 +569,11 @@ class Binder:
         return argument, distinct
 
     # --- what is refused ---
+
+    def _subquery(self, node: exp.Expr) -> Expression:
+        if self.subqueries is None or self.within_aggregate:
+            self._refuse_subquery(node)
+        return self.subqueries(self, node)
 
     def _refuse_subquery(self, node: exp.Expr) -> NoReturn:
         query = node.this if isinstance(node, exp.Exists) else subquery_of(node)
@@ -641,6 +677,15 @@ def resolve_column(source: SqlText, scope: Scope, node: exp.Expr) -> tuple[Expre
     return mapped(found, lambda reference: replace(reference, source=level)), level
 
 
+def _is_free(scope: Scope, level: int) -> bool:
+    """Whether columns that stand so many queries further out may be named anywhere."""
+    for _ in range(level):
+        if not scope.free or scope.outer is None:
+            return False
+        scope = scope.outer
+    return True
+
+
 def _knows(scope: Scope, alias: str | None, name: str) -> bool:
     return bool(scope.named(name)) if alias is None else alias in scope.sources
 
@@ -688,11 +733,25 @@ def _figure_name(source: SqlText, node: exp.Expr) -> tuple[str, bool]:
         return (name, True) if strong else (known[1] if known else "", False)
     if type(inner) is exp.Filter:
         return _figure_name(source, inner.this)
+    if type(inner) is exp.Exists:
+        return "exists", True
+    if isinstance(inner, exp.Query):
+        return _query_name(source, inner), True
     written = source.word(inner) if isinstance(inner, exp.Func) else ""
     named = _SPECIAL_NAMES.get(type(inner), written)
     if type(inner) is exp.Trim:
         named = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(inner.args.get("position") or "").upper(), named)
     return named, bool(named)
+
+
+def _query_name(source: SqlText, query: exp.Expr) -> str:
+    """A subquery is called by its first column."""
+    while not isinstance(query, exp.Select) and isinstance(query.this, exp.Expr):
+        query = query.this  # parentheses, or the left side of a set operation
+    first = query.expressions[0] if query.expressions else None
+    if isinstance(first, exp.Alias):
+        return identifier_name(first.args["alias"])
+    return "column1" if first is None or not isinstance(query, exp.Select) else output_name(source, first)
 
 
 #: Functions with a syntax of their own, under the names that PostgreSQL runs them by.

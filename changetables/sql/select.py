@@ -15,6 +15,7 @@ from ..expressions import Expression
 from .bound import Around, Bound, Sorting
 from .expressions import Binder, output_name
 from .from_clause import FromClause
+from .subqueries import Subqueries
 from .text import SqlText, bare, identifier_name, ordinal_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class SelectQuery:
         item = FromClause(self.queries, self.around).item(self.node)
         relation, _ = self.queries.where(item, self._where(), self.around, outer=False)
         groups = Groups(self.source, item.scope)
-        items = list(self.items(item.scope, groups, settle=settle))
+        subqueries = Subqueries(self.queries, item.scope, self.around, len(item.fields))
+        items = list(self.items(item.scope, groups, settle=settle, subqueries=subqueries))
+        relation = subqueries.applied(relation)
         if not items:
             place = self.source.clause(self.node, "SELECT")
             raise self.source.wrong("the select list is empty", place, hint="name a column")
@@ -63,6 +66,8 @@ class SelectQuery:
             for_order = replace(groups, keys=keys, aggregates=list(groups.aggregates))
         sorting = self._sorting(item.scope, for_order, items)
         if groups.keys is not None or for_order.aggregates:
+            if subqueries.found:
+                raise subqueries.refused_with_groups()
             sorting = [self._sorted_groups(for_order, item) for item in sorting]
             relation, items, sorting = self._grouped(relation, groups, items, having, sorting)
         sorting = self._sorted_outputs(items, sorting)
@@ -107,7 +112,15 @@ class SelectQuery:
 
     # --- the select list ---
 
-    def items(self, scope: Scope, groups: Groups, *, settle: bool, outer: bool = False) -> Iterator[Item]:
+    def items(
+        self,
+        scope: Scope,
+        groups: Groups,
+        *,
+        settle: bool,
+        outer: bool = False,
+        subqueries: Subqueries | None = None,
+    ) -> Iterator[Item]:
         for node in self.node.expressions:
             if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
                 yield from self._star(scope, node)
@@ -116,6 +129,8 @@ class SelectQuery:
             named = isinstance(node, exp.Alias)
             name = identifier_name(node.args["alias"]) if named else output_name(self.source, written)
             binder = self.queries.binder(scope, "", groups, outer=outer)
+            if subqueries is not None and not self.queries.is_view:
+                binder.subqueries = subqueries.column
             expression = binder.settled(written) if settle else binder.bind(written)
             yield Item(name, expression, self.source.place(written))
 
