@@ -34,7 +34,7 @@ from ...ltm.ports import Store
 from ...ltm.transport import Hub, Identity, Received
 from ...ltm.wire import decode, encode
 from .. import registered
-from ..two_phase.messages import Outcome
+from ..two_phase.messages import Outcome, Submit, Submits
 from .addressed import Addressed
 from .calls import ANSWER_MS_MAX, Calls
 from .directory import LTM, Address, Directory
@@ -42,6 +42,7 @@ from .log_service import LogService
 from .log_writers import InlineWriter, LogWriter, ThreadWriter
 from .permissions import may_send
 from .store_service import StoreService
+from .waves import Waves
 from .zookeeper import ZooKeeper
 
 #: Without anything to do, a turn waits at most so long.
@@ -157,6 +158,8 @@ class Process:
         self.counts: Counter[str] = Counter()
         self._machines: dict[str, _Running] = {}
         self._calls = Calls(self._wake)
+        #: Transactions of this process's own clients, by coordinator.
+        self._waves: dict[str, Waves] = {}
         self._log_service = LogService(logs, self._put) if logs is not None else None
         self._store_service = StoreService(store, self._put_from_store, describe) if store is not None else None
         #: From other threads: who asked for it, by what name it comes, and the message.
@@ -281,9 +284,9 @@ class Process:
         return self._hub.poll(0 if self._local or self._inbox else self._due_ms())
 
     def _due_ms(self) -> int:
-        if not self._timers:
-            return IDLE_MS
-        return max(0, min(IDLE_MS, self._timers[0][0] - self._clock()))
+        dues = [self._timers[0][0]] if self._timers else []
+        dues += [waves.due_ms for waves in self._waves.values() if waves]
+        return max(0, min(IDLE_MS, min(dues) - self._clock())) if dues else IDLE_MS
 
     # -- machines
 
@@ -437,6 +440,8 @@ class Process:
         if running is not None:
             self._handle(running, sender, message)
         elif to == self.name + CALLS:
+            if message.__class__ is Outcome:
+                self._wave_answered(sender, message)
             self._calls.receive(message)
         else:
             # Not begun yet, or gone: whoever asked asks again.
@@ -444,8 +449,21 @@ class Process:
 
     def _take_calls(self) -> None:
         for to, question, name in self._calls.take():
-            self._ask(to, question)
+            if question.__class__ is Submit and to in self._machines:
+                self._waves.setdefault(to, Waves()).add(question)
+            else:
+                self._ask(to, question)
             self._set_timer(self._clock() + ANSWER_MS_MAX, None, name)
+        for to, waves in self._waves.items():
+            submits = waves.release(self._clock())
+            if submits:
+                self._route(self.name + CALLS, to, Submits(submits))
+
+    def _wave_answered(self, coordinator: str, outcome: object) -> None:
+        waves = self._waves.get(coordinator)
+        if waves is not None:
+            assert isinstance(outcome, Outcome)
+            waves.answered(outcome.tx_id)
 
     def _ask(self, to: str, question: object) -> None:
         for name in self._named(to):
@@ -455,8 +473,8 @@ class Process:
         heappush(self._timers, (at_ms, next(self._numbers), running, token))
 
     def _fire_timers(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= self._clock():
+        timers, now_ms = self._timers, self._clock()
+        while timers and timers[0][0] <= now_ms:
             _, _, running, token = heappop(timers)
             if running is None:
                 self._own_timer(token)
