@@ -40,11 +40,19 @@ def tables_of(reads: Reads) -> Mapping[str, Table]:
     return {name: replace(table, indexes=()) if table.view else table for name, table in found.items()}
 
 
-def read_relation(reads: Reads, relation: Relation, tables: Mapping[str, Table]) -> list[Values]:
-    """The rows of a relation."""
+def read_relation(
+    reads: Reads, relation: Relation, tables: Mapping[str, Table], columns: Sequence[str] = ()
+) -> list[Values]:
+    """The rows of a relation. `columns` are what its outputs are for, if not for a result: errors name them."""
     from .changetables.execute import execute
 
-    return execute(relation, tables, ReadsReader(reads))
+    reader = ReadsReader(reads)
+    try:
+        return execute(relation, tables, reader)
+    except DataError as error:
+        from .changetables.locating import located
+
+        raise located(error, relation, tables, reader, columns) from None
 
 
 class ReadsReader:

@@ -182,3 +182,114 @@ def test_not_in_of_many_columns_that_may_be_null_is_refused(db: vt.Database) -> 
     db.sql("CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int, d int)")
     text = "CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE (a, b, c, d) NOT IN (SELECT d, c, b, a FROM t u)"
     assert _refused(db, text) == ("NOT IN (subquery) with more than 3 columns that may be NULL", (1, 55))
+
+
+# --- errors of values say which table, column and row, or where in the text ---
+
+
+@pytest.fixture
+def goods(db: vt.Database) -> vt.Database:
+    db.sql(
+        """
+        CREATE TABLE goods (id int PRIMARY KEY, n int, name varchar(3), price numeric(3,1), k int NOT NULL DEFAULT 1,
+            CONSTRAINT share CHECK (10 / k < 100));
+        CREATE TABLE bag (n int, name text);
+        INSERT INTO goods VALUES (1, 1, 'a'), (2, 0, 'b');
+        INSERT INTO bag VALUES (1, 'x'), (0, 'y')
+        """
+    )
+    return db
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("UPDATE goods SET n = 10 / n", "row (2,) of table 'goods', column goods.n: division by zero"),
+        (
+            "UPDATE goods SET n = n + 9223372036854775807",
+            "row (1,) of table 'goods', column goods.n: integer out of range",
+        ),
+        (
+            "UPDATE goods SET price = 1, n = name::int",
+            "row (1,) of table 'goods', column goods.n: invalid input syntax",
+        ),
+        (
+            "UPDATE goods SET name = name || 'bcd' WHERE id = 2",
+            "row (2,) of table 'goods', column goods.name: value too",
+        ),
+        ("UPDATE goods SET price = 100.5", "row (1,) of table 'goods', column goods.price: numeric field overflow"),
+        ("UPDATE goods SET n = (SELECT 1 / goods.n)", "row (2,) of table 'goods', subquery: division by zero"),
+        ("UPDATE bag SET n = 1 / n", "row {'n': 0, 'name': 'y'} of table 'bag', column bag.n: division by zero"),
+        ("DELETE FROM goods WHERE 10 / n > 1", "row (2,) of table 'goods', condition: division by zero"),
+        (
+            "DELETE FROM goods WHERE id > 0 AND 1 / n > (SELECT 0)",
+            "row (2,) of table 'goods', condition: division by zero",
+        ),
+        ("INSERT INTO goods VALUES (3, 1), (4, 1 / 0)", "column goods.n: division by zero at line 1, column 38"),
+        ("INSERT INTO goods VALUES (3,\n1e30)", "column goods.n: integer out of range at line 2, column 1"),
+        (
+            "INSERT INTO goods VALUES (3, 1, 'abcd')",
+            "column goods.name: value too long: 4 characters, the limit is 3 at",
+        ),
+        ("INSERT INTO goods SELECT id + 2, 1 / n FROM goods", "row (2,) of table 'goods', column goods.n: division by"),
+        ("INSERT INTO goods SELECT id + 2, 1, 'abcd' FROM goods", "the limit is 3 in row 1 of the query"),
+        (
+            "INSERT INTO goods VALUES (2, 0) ON CONFLICT (id) DO UPDATE SET n = 1 / excluded.n",
+            "row (2,) of table 'goods', column goods.n: division by zero",
+        ),
+        (
+            "INSERT INTO goods VALUES (2, 0) ON CONFLICT (id) DO UPDATE SET name = 'abcd'",
+            "row (2,) of table 'goods', column goods.name: value too long",
+        ),
+        (
+            "INSERT INTO goods VALUES (1, 0) ON CONFLICT (id) DO UPDATE SET n = 1 WHERE 1 / excluded.n > 0",
+            "row (1,) of table 'goods', condition: division by zero",
+        ),
+        ("UPDATE goods SET k = 0 WHERE id = 1", "of table 'goods', check 'share': division by zero"),
+        ("SELECT 10 / n AS share FROM goods", "row (2,) of table 'goods', output share: division by zero"),
+        ("SELECT SUM(1 / n) FROM goods", "row (2,) of table 'goods', sum: division by zero"),
+        ("SELECT COUNT(*) FROM goods GROUP BY 1 / n", "row (2,) of table 'goods', GROUP BY: division by zero"),
+        ("SELECT COUNT(*) / (COUNT(*) - 2) AS x FROM goods", "output x: division by zero"),
+    ],
+)
+def test_a_data_error_says_where(goods: vt.Database, text: str, message: str) -> None:
+    before = rows(goods.sql("TABLE goods")), rows(goods.sql("TABLE bag"))
+    with pytest.raises(vt.DataError, match=re.escape(message)):
+        goods.sql(text)
+    assert (rows(goods.sql("TABLE goods")), rows(goods.sql("TABLE bag"))) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("INSERT INTO goods VALUES (3, 1), (NULL, 1)", "column goods.id may not be NULL at line 1, column 35"),
+        ("INSERT INTO goods (id, k) VALUES (3, NULL)", "column goods.k may not be NULL at line 1, column 38"),
+        ("INSERT INTO goods (n) VALUES (3)", "column goods.id may not be NULL and has no default at line 1, column 13"),
+        (
+            "INSERT INTO goods SELECT id + 2, n, name, price, NULL FROM goods",
+            "goods.k may not be NULL in row 1 of the query",
+        ),
+        ("UPDATE goods SET k = NULL WHERE id = 2", "row (2,) of table 'goods', column goods.k may not be NULL"),
+    ],
+)
+def test_a_null_that_may_not_be_says_where(goods: vt.Database, text: str, message: str) -> None:
+    with pytest.raises(vt.IntegrityError, match=re.escape(message)):
+        goods.sql(text)
+
+
+def test_after_an_error_the_transaction_may_go_on_without_the_statement(goods: vt.Database) -> None:
+    with goods.transaction() as tx:
+        tx.sql("UPDATE goods SET n = 7 WHERE id = 1")
+        with pytest.raises(vt.DataError, match="division by zero"):
+            tx.sql("UPDATE goods SET n = 10 / n")
+        tx.sql("UPDATE goods SET n = n + 1 WHERE id = 2")
+    assert rows(goods.sql("SELECT n FROM goods ORDER BY id")) == [(7,), (1,)]
+
+
+def test_an_error_that_leaves_the_transaction_undoes_it(goods: vt.Database) -> None:
+    with pytest.raises(vt.DataError, match="division by zero"), goods.transaction() as tx:
+        tx.sql("UPDATE goods SET n = 7 WHERE id = 1")
+        tx.sql("UPDATE goods SET n = 10 / n")
+    with pytest.raises(vt.DataError, match="division by zero"):
+        goods.sql("UPDATE goods SET n = 7 WHERE id = 1; UPDATE goods SET n = 10 / n")
+    assert rows(goods.sql("SELECT n FROM goods ORDER BY id")) == [(1,), (0,)]
