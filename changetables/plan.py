@@ -296,6 +296,10 @@ class ViewPlan:
             if (place := _first_source(part)) is not None
         ]
 
+    def places_of(self, table: str) -> list[tuple[int, int]]:
+        """(part, source): where the rows of a table come in."""
+        return list(self._places.get(table, ()))
+
     def contribute_top(self, rows: Sequence[Row]) -> list[Contribution]:
         """The first contents of a slice, of the first rows of its view."""
         return self._of_rows(slice_changes((), [self._counted(row) for row in rows], self.kept.limit, self.kept.offset))

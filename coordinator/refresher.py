@@ -268,6 +268,12 @@ class Refresher:
                 self._state.notify_all()
             self._wake.set()
 
+    def made_from(self, source_id: int) -> list[str]:
+        """The deferred views that move with one that is made from a table, straight."""
+        with self._state:
+            groups = [group for key, group in self._groups.items() if source_id in self._watched[key]]
+            return [rows.view.name for group in groups for rows in group.views]
+
     def _check_running(self) -> None:
         if self._closing:
             raise InterfaceError("the database is closed", hint="open it again with viewtide.connect()")

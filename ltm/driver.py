@@ -29,12 +29,14 @@ from ..changetables.plan import (
     top_count,
 )
 from ..changetables.types import Row
+from .bulk_staging import Staging
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
 from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
 from .fair_lock import FairLock
 from .history import CATALOG as _CATALOG
 from .history import COMMIT as _COMMIT
 from .history import History, first_stamped, passed_lsn, place_before
+from .loads import LOADED, Loaded
 from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
 from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
@@ -148,6 +150,7 @@ class Ltm(Reader):
         self.participant = Participant(self.tables)
         self._log = log
         self._store = store
+        self.staging = Staging(store)
         self._report = on_report
         self._checkpoint_rows = max(1, cache_rows // 4)
         self._pack = make_pack()
@@ -209,6 +212,23 @@ class Ltm(Reader):
             self._dirty_rows += record.rows_count
             self._buffer_bytes += len(packed)
         self.unsettled.append(outputs)
+
+    def accept_load(self, loaded: Loaded, outputs: Outputs) -> None:
+        """As `accept`, of the transaction that makes the rows of a bulk load visible, and apply it: both are in one
+        flush. DataError comes before anything has changed."""
+        self.accept(outputs)
+        packed = pack((LOADED, *loaded))
+        self._buffer.append(packed)
+        self._buffer_bytes += len(packed)
+        self._show_load(loaded)
+
+    def _show_load(self, loaded: Loaded) -> None:
+        self.staging.show(loaded, self.tables.versions)
+        self._load_epoch += 1
+        self._store_epoch += 1
+        for view_id in loaded.given_up:
+            if view_id in self.positions:
+                self.positions[view_id] = None
 
     def settle(self) -> None:
         """Apply what was accepted: the next transaction sees it."""
@@ -327,7 +347,7 @@ class Ltm(Reader):
             for item in unpack_stream(record.payload):
                 if item[0] == _COMMIT:
                     yield record.lsn, _record(item)
-                elif item[0] != _CATALOG:
+                elif item[0] not in (_CATALOG, LOADED):
                     yield record.lsn, step_of_plain(item)
 
     def read_contributions(
@@ -350,7 +370,7 @@ class Ltm(Reader):
                     wanted = tuple(part for part in parts if part[0] in view_ids)
                     if wanted:
                         yield record.lsn, Refreshed(step, level, slot, contributions_of_plain(wanted))
-                elif item[0] not in (_CATALOG, SHOWN):
+                elif item[0] not in (_CATALOG, SHOWN, LOADED):
                     yield record.lsn, step_of_plain(item)
 
     def place_before(self, ts: int) -> int | None:
@@ -586,7 +606,7 @@ class Ltm(Reader):
     ) -> bool:
         """Did anything that was read at `snapshot` change, as far as the store tells? Only for transactions that were
         open over a checkpoint: versions above their snapshot may have left memory."""
-        if snapshot >= self.stored_ts:
+        if snapshot >= max(self.stored_ts, self.staging.loaded_ts):
             return False
         cells = self._store.get_many([key for _, key in keys], NEWEST)
         if any(cell is not None and cell.commit_ts > snapshot for cell in cells):
@@ -805,12 +825,14 @@ class Ltm(Reader):
             oldest = self.horizon.oldest()
             progress, cuts = self._progress(), [tuple(cut) for cut in self.cuts]
             needed_lsn = min(lsn, self._needed_lsn())
+            loads = self.staging.meta()
         pruned = self._prune(oldest, prune_max)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
             "position": pack((lsn, frozen_ts)),
             "progress": pack(progress),
             "cuts": pack(cuts),
+            **loads,
         }
         max_keys = self._write_elsewhere(frozen, unmade, oldest, pruned, meta) if elsewhere else None
         if max_keys is None:
@@ -825,6 +847,7 @@ class Ltm(Reader):
             self._store_epoch += 1
             self.stored_ts = frozen_ts
             self._stored_lsn = lsn
+            self.staging.note_stored(frozen)
             noted = [entries.versions.noted_frozen for _, entries in tables.indexes.values()]
             forgotten = [versions.checkpointed(max_keys.get(versions.table_id, b"")) for versions in frozen]
         _free(forgotten, noted)
@@ -933,11 +956,13 @@ class Ltm(Reader):
             self.set_watermarks((view_id,), watermark, place)
         for cut in cast("list[tuple[int, int]]", unpack(self._store.meta("cuts") or pack([]))):
             self._keep_cut(Cut(*cut))
+        self.staging.recover(self.horizon.oldest())
         for record in self._log.read(lsn + 1):
             for item in unpack_stream(record.payload):
                 self._replay(item)
             # Flush by flush, as it was written: deferred views read below the newest versions.
             self.horizon.sealed_ts = self.horizon.durable_ts
+        self.staging.remove_unfinished()
         # Watermarks and the ends of steps are issued timestamps too: a commit must not come below them, whatever the
         # clock says.
         return max([self.horizon.durable_ts, *self.horizon.watermarks.ts, *self.horizon.pins.values()])
@@ -957,6 +982,9 @@ class Ltm(Reader):
                 # The contents of new views and indexes are in the store only.
                 raise self._store_too_old(stored_lsn)
             self._adopt(Tables(catalog_from_plain(plain), self.horizon, self.tables))
+        elif item[0] == LOADED:
+            self._show_load(Loaded(*cast("tuple[int, int, int, tuple[int, ...]]", item[1:])))
+            return
         elif item[0] != _COMMIT:
             self._replay_step(step_of_plain(item))
             return
@@ -1105,7 +1133,9 @@ class _Writing:
                 del replaced[key]
             else:
                 replaced[key] = cell.commit_ts
-        return replaced
+        # A wider range of timestamps keeps more, never less.
+        stored_as, table_id = self._ltm.staging.stored_as, versions.table_id
+        return {key: stored_as(table_id, ts) for key, ts in replaced.items()}
 
     def _older_cells(self, versions: TableVersions[T], key: bytes, above: int, version: Version[T]) -> Iterator[Cell]:
         """Versions below the newest one that a reader at work still sees."""

@@ -6,8 +6,9 @@ device: the node stops, because what is on disk is no longer known to be what wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ..changetables.types import Row
 
@@ -122,6 +123,29 @@ class Store(Protocol):
         """Figures for the status: `cells`, `notes`, `used_bytes`, `file_bytes` (0 if there is no file)."""
 
     def close(self) -> None: ...
+
+
+class Staged(Protocol):
+    """A write of staged cells that is under way."""
+
+    def stage(self, items: Sequence[tuple[bytes, bytes]]) -> int:
+        """Cells as the store has them, in the order of their keys; how many of them were not there yet."""
+
+
+@runtime_checkable
+class BulkStore(Protocol):
+    """A store that takes bulk loads (`loads`): cells with a timestamp that counts as another one, or as none yet."""
+
+    def staging(self) -> AbstractContextManager[Staged]:
+        """One durable write; an exception in it leaves no trace."""
+
+    def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None:
+        """By (table id, timestamp of its cells): when they count as written. What is not named counts as it is."""
+
+    def unstage(self, table_id: int, staged_ts: int) -> None:
+        """Remove all cells of a table with this timestamp, durably, in several steps."""
+
+    def has_staged(self, key: bytes, staged_ts: int) -> bool: ...
 
 
 class LogRecord(NamedTuple):

@@ -11,6 +11,8 @@
 - LMDB has no checksums of its own. Each crc32 covers the whole LMDB key and everything before it in the value, so that
   a value under a wrong key is damage too. The crc32 of bytes that end with their own crc32 is a constant: a reader
   compares with it and need not cut the value apart.
+- The cells of a bulk load (`ltm/loads.py`) have one timestamp and count as written at another one, which the meta entry
+  `loads` has. Whoever opened the store says what has changed since: `count_as`.
 - The meta entry `FORMAT_NAME` holds `FORMAT`; an environment without it is refused.
 """
 
@@ -19,8 +21,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -59,6 +61,7 @@ FREE_BYTES_MIN = 16 << 20
 
 _TS_MAX = 2**64 - 1
 _TS_BYTES = 8
+_TABLE_BYTES = 4
 _CRC_BYTES = 4
 #: crc32(x + crc32(x)) for every x.
 _RESIDUE = 0x2144DF1C
@@ -100,6 +103,11 @@ class OpenWrite:
     def cells(self, batch: Sequence[tuple[bytes, int, bytes | None]]) -> None:
         self._cursor.putmulti(_encode_cells(batch))
 
+    def stage(self, items: Sequence[tuple[bytes, bytes]]) -> int:
+        """Cells as they are stored, in the order of their keys; how many of them were not there yet."""
+        _, added = self._cursor.putmulti(items, overwrite=False)
+        return int(added)
+
     def rest(
         self,
         superseded: Iterable[tuple[int, bytes, int]],
@@ -136,6 +144,7 @@ class LmdbStore:
         self._closed = False
         self._generation = 0
         self._idle: deque[_Reader] = deque()
+        self._counts_as: Mapping[tuple[bytes, int], int] = {}
         _make_directory(path)
         try:
             self._environment = lmdb.open(
@@ -167,7 +176,7 @@ class LmdbStore:
     def get(self, key: bytes, at: int) -> Cell | None:
         reader = self._acquire()
         try:
-            return self._newest(reader.cells, key, _pack(_TS_MAX - at))
+            return self._newest(reader.cells, key, _pack(_TS_MAX - at), at)
         except lmdb.Error as error:
             raise self._failure(error) from error
         finally:
@@ -177,7 +186,7 @@ class LmdbStore:
         reader = self._acquire()
         try:
             cells, inverted = reader.cells, _pack(_TS_MAX - at)
-            return [self._newest(cells, key, inverted) for key in keys]
+            return [self._newest(cells, key, inverted, at) for key in keys]
         except lmdb.Error as error:
             raise self._failure(error) from error
         finally:
@@ -216,6 +225,30 @@ class LmdbStore:
             raise self._failure(error) from error
         finally:
             self._start_generation()
+
+    # Bulk loads
+
+    def staging(self) -> AbstractContextManager[OpenWrite]:
+        return self.writing()
+
+    def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None:
+        self._counts_as = timestamps
+
+    def unstage(self, table_id: int, staged_ts: int) -> None:
+        start, stop = table_id.to_bytes(_TABLE_BYTES, "big"), (table_id + 1).to_bytes(_TABLE_BYTES, "big")
+        ending = _pack(_TS_MAX - staged_ts)
+        while start < stop:
+            cell_keys = self._cell_keys(start, stop, DROP_CELLS_MAX)
+            if not cell_keys:
+                return
+            last = cell_keys[-1][:-_TS_BYTES]
+            # Not all versions of the last key may be among them.
+            self._delete([*(each for each in cell_keys if each.endswith(ending)), last + ending], [])
+            start = last + b"\0"
+
+    def has_staged(self, key: bytes, staged_ts: int) -> bool:
+        with self._reading() as reader:
+            return reader.transaction.get(key + _pack(_TS_MAX - staged_ts)) is not None
 
     def write_elsewhere(self) -> ProcessWrite | None:
         # Imported here: most databases never have so much to write.
@@ -280,7 +313,7 @@ class LmdbStore:
 
     # Reading
 
-    def _newest(self, cells: lmdb.Cursor[bytes], key: bytes, inverted: bytes) -> Cell | None:
+    def _newest(self, cells: lmdb.Cursor[bytes], key: bytes, inverted: bytes, at: int) -> Cell | None:
         """The cell at a seek to key | inverted, if it is one of the key; else nothing is there."""
         try:
             found = cells.set_range(key + inverted)
@@ -291,9 +324,25 @@ class LmdbStore:
             if crc32(stored, crc32(cell_key)) != _RESIDUE:
                 raise self._cell_damage(cell_key)
             if cell_key[:-8] == key:
+                if self._counts_as:
+                    return self._newest_counted(cells, key, at)
                 return _decode(key, cell_key, stored)
         self._check_before(cells, found, key + inverted)
         return None
+
+    def _newest_counted(self, cells: lmdb.Cursor[bytes], key: bytes, at: int) -> Cell | None:
+        """The first version from the cursor on that counts as written at or before `at`."""
+        more = True
+        while more and (cell_key := self._checked(cells))[:-_TS_BYTES] == key:
+            cell = self._counted(_decode(key, cell_key, cells.value()))
+            if cell.commit_ts <= at:
+                return cell
+            more = cells.next()
+        return None
+
+    def _counted(self, cell: Cell) -> Cell:
+        ts = self._counts_as.get((cell.key[:_TABLE_BYTES], cell.commit_ts))
+        return cell if ts is None else cell._replace(commit_ts=ts)
 
     def _check_before(self, cells: lmdb.Cursor[bytes], found: bool, sought: bytes) -> None:
         """After a seek, `found` or not, step back and check the neighbour.
@@ -310,6 +359,7 @@ class LmdbStore:
         done = last = b""
         steps = 0
         item, step, seek = cells.item, cells.next, cells.set_range
+        counts_as = self._counts_as
         more = self._seek_key(cells, start)
         while more and len(found) < limit:
             cell_key, stored = item()
@@ -323,6 +373,13 @@ class LmdbStore:
                 more = step() if steps < STEPS_BEFORE_SEEK else seek(key + _AFTER_VERSIONS)
             elif key >= stop:
                 break
+            elif counts_as and (cell_key[:_TABLE_BYTES], _TS_MAX - _unpack_from(cell_key, -8)[0]) in counts_as:
+                # Step by step: a seek to `at` may lead here again.
+                cell = self._counted(_decode(key, cell_key, stored))
+                if cell.commit_ts <= at:
+                    found.append(cell)
+                    done, steps = key, 0
+                more = step()
             elif (cell := _decode(key, cell_key, stored)).commit_ts > at:
                 steps += 1
                 more = step() if steps < STEPS_BEFORE_SEEK else seek(key + _pack(_TS_MAX - at))
