@@ -164,9 +164,9 @@ def test_a_load_that_fails_leaves_nothing(db: vt.Database) -> None:
     cells = _cells(db)
     with pytest.raises(vt.IntegrityError, match="row 450 of table 'events' exists already"):
         db.table("events").load(_events(range(500)))
-    with pytest.raises(vt.IntegrityError, match="row 7 .* comes twice"):
+    with pytest.raises(vt.IntegrityError, match=r"row 7 .* comes twice"):
         db.table("events").load([_events(range(400)), _events([7])])
-    with pytest.raises(vt.IntegrityError, match="row 399 .* comes twice"):
+    with pytest.raises(vt.IntegrityError, match=r"row 399 .* comes twice"):
         db.table("events").load([_events(range(400)), _events([399, 2000])])
     with pytest.raises(vt.DataError, match=r"row 401: column events\.cost"):
         db.table("events").load([_events(range(400)), pa.table({"id": [999], "cost": ["x"]})])
