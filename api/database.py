@@ -38,7 +38,7 @@ from .ltm.tables import Planned
 from .names import nearest
 from .node import open_directory, open_memory
 from .ports import OpenNode
-from .reads import AlignedSnapshot, Snapshot, sources, unknown_table, view_rows
+from .reads import AlignedSnapshot, Snapshot, is_there, sources, unknown_table, view_rows
 from .retries import backoffs_ms, changes_catalog
 from .row_ids import ROW_ID
 from .rows import Result, Token
@@ -386,7 +386,8 @@ class Database:
 
     def views(self) -> list[str]:
         """The names of all views."""
-        return [view.name for view in self._catalog().views.values() if view.ready_ts and not view.hidden]
+        self._node.check_open()
+        return [name for name, rows in self._engine.ltm.newest_tables().views.items() if is_there(rows)]
 
     def explain_view(self, definition: str | Query) -> str:
         """The propagation plan that a view would have, or UnsupportedView with the reason and its place."""

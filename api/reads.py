@@ -63,7 +63,7 @@ class Mark(NamedTuple):
 
 
 class Switched(TransactionConflict):
-    """A view was switched between sync and deferred before it was read for the first time."""
+    """A view was switched between sync and deferred before it was read for the first time, or is being switched."""
 
 
 class Reads:
@@ -750,16 +750,27 @@ def view_rows(name: str, tables: Tables) -> ViewRows:
     rows = tables.views.get(name)
     if rows is None and name in tables.by_name:
         raise ProgrammingError(f"{name!r} is a table", hint="read it with get, find or scan in a transaction")
+    check_switched(rows)
     if rows is None or not rows.view.ready_ts or rows.view.hidden:
         named = [known for known, each in tables.views.items() if each.view.ready_ts and not each.view.hidden]
         raise ProgrammingError(f"there is no view {name!r}", hint=nearest(name, named))
     return rows
 
 
+def is_there(rows: ViewRows) -> bool:
+    """Whether users know of a view: also of one that is just being switched."""
+    return not rows.view.hidden and (rows.view.ready_ts > 0 or rows.checked)
+
+
+def check_switched(rows: ViewRows | None) -> None:
+    """In a cluster, a view that becomes sync cannot be read until its last step is in."""
+    if rows is not None and not rows.view.ready_ts and is_there(rows):
+        raise Switched(f"view {rows.view.name!r} is just becoming sync", hint="try again in a moment")
+
+
 def sources(tables: Tables) -> dict[str, Table]:
     """What a query can read: tables, and views as tables."""
-    ready = {name: rows.table for name, rows in tables.views.items() if rows.view.ready_ts and not rows.view.hidden}
-    return {**tables.catalog.tables, **ready}
+    return {**tables.catalog.tables, **{name: rows.table for name, rows in tables.views.items() if is_there(rows)}}
 
 
 def unknown_table(name: object, tables: Tables) -> Error:

@@ -23,7 +23,7 @@ from .changetables.types import Row as Values
 from .ltm.participant import rows_by_prefix
 from .ltm.tables import TableRows, ViewRows
 from .names import nearest
-from .reads import PAGE_ROWS, Reads, ViewReads, sources
+from .reads import PAGE_ROWS, Reads, ViewReads, check_switched, sources
 
 #: Rows that are read one by one from the end of a table; after that, the rest is read forward and turned round.
 EDGE_ROWS = 1_000
@@ -109,7 +109,9 @@ class ReadsReader:
 
     def _view(self, name: str) -> ViewRows | None:
         tables = self._reads._tables
-        return None if name in tables.by_name else tables.views.get(name)
+        view = None if name in tables.by_name else tables.views.get(name)
+        check_switched(view)
+        return view
 
     def _pages(self, rows: TableRows, low: bytes, high: bytes) -> Iterator[Values]:
         reads = self._reads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .changes import Changes
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
     from .ports import OpenNode
 
+#: In a cluster, a view that becomes sync cannot be read while its last step is made: readers wait so long, and look so
+#: often whether it is there.
+SWITCH_S_MAX = 20.0
+SWITCH_LOOK_S = 0.01
+
 
 class View:
     """`db.view(name)`. Its reads are at the newest timestamp; use a snapshot for several that belong together."""
@@ -28,7 +35,8 @@ class View:
         node.check_open()
         ltm = node.engine.ltm
         known = isinstance(name, str) and name in ltm.tables.views
-        view_rows(name, ltm.tables if known else ltm.newest_tables())
+        with suppress(Switched):  # it is there
+            view_rows(name, ltm.tables if known else ltm.newest_tables())
 
     def get(
         self,
@@ -146,6 +154,7 @@ class View:
     ) -> OneViewRead:
         """A read of its own; whoever calls it closes its snapshot."""
         levels = levels_of(at_least, latest, max_lag)
+        give_up = time.monotonic() + SWITCH_S_MAX
         while True:
             # A synchronous view is never behind: every acknowledged commit is in it.
             snapshot = Snapshot(self._node, levels)
@@ -157,6 +166,9 @@ class View:
                 return view
             except Switched:
                 snapshot.close()  # just now: it is read as it is refreshed from now on
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(SWITCH_LOOK_S)
             except BaseException:
                 snapshot.close()
                 raise

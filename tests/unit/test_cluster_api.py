@@ -263,3 +263,38 @@ def test_status_and_what_is_not_there(db: vt.Database) -> None:
     fill(db)
     status = db.status()
     assert status.ltms == ("ltm-1", "ltm-2", "ltm-3") and status.commits == 1 and status.tables == 2
+
+
+def test_a_view_is_there_all_the_time_while_it_is_switched(cluster: TestCluster, db: vt.Database) -> None:
+    """By its handle, in a transaction that is retried, in SQL, and in the list of views; from another process, too."""
+    fill(db)
+    db.create_view("totals", BY_CATEGORY, refresh="manual")
+    other = cluster.database(2)
+    done, errors, reads = threading.Event(), [], [0]
+
+    def read(base: vt.Database) -> None:
+        view = base.view("totals")
+        try:
+            while not done.is_set():
+                assert view.get("a")["n"] == 20
+                assert base.view("totals").rows().rowcount == 2
+                assert base.sql("SELECT n FROM totals WHERE category = 'b'")[0].n == 20
+                assert base.run(lambda tx: tx.view("totals").get("b"))["n"] == 20
+                assert base.views() == ["totals"]
+                reads[0] += 1
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=read, args=(base,)) for base in (db, other)]
+    for thread in threads:
+        thread.start()
+    try:
+        for refresh in ("sync", "manual", "sync", "20ms", "sync"):
+            db.view("totals").set_refresh(refresh)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not errors and reads[0] >= 2
+    assert db.view("totals").verify().ok
