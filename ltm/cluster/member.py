@@ -542,6 +542,7 @@ class Member:
         loader = Loader(
             self.host, machine, settings, self._load, lambda sender, message: self._again(hosted, sender, message)
         )
+        machine.must_load = lambda sender, message: not loader.may_pass(sender, message, self._now_ms)
         hosted.begin_saving(saver, loader, (last.segment, last.lsn), plan.kept, plan.origins)
         self._begin(hosted, plan, machine)
 

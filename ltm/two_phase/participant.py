@@ -205,6 +205,8 @@ class Participant:
         self._reader_number = 0
         self._part_number = 0
         self.history_ms, self.clean_ms = HISTORY_MS, CLEAN_MS
+        #: With a store: whether a request must wait for rows that are not in memory. It comes again then.
+        self.must_load: Callable[[str, Ask | Read], bool] | None = None
         #: The highest timestamp that anybody came with.
         self._newest_ts = 0
         #: Somebody reads at it, or above; and tables, indexes and views that were dropped, with when: FOREVER if their
@@ -503,6 +505,8 @@ class Participant:
 
     def _tell(self, part: _Part, ask: Ask) -> None:
         """All is held: what is newest now stays so until the decision."""
+        if self._must_load(part.coordinator, ask):
+            return
         self.host.probe(ANSWERING)
         # Of what was deleted below the horizon, nothing may be left to tell that it was (rule H3).
         seen_ts = max(part.seen_ts, self.cells.horizon)
@@ -920,7 +924,16 @@ class Participant:
                     del self._readers[number]
                     self._answer_read(reader.sender, reader.message)
 
+    def _must_load(self, sender: str, message: Ask | Read) -> bool:
+        """The first rows of a range may be others than those that were there when the request came: whom it waited
+        for has deleted some, and the next ones may be in the store only."""
+        if self.must_load is None or not any(limit for _, _, limit, _ in message.ranges):
+            return False
+        return self.must_load(sender, message)
+
     def _answer_read(self, sender: str, read: Read) -> None:
+        if self._must_load(sender, read):
+            return
         at, cells = read.at, self.cells
         rows = []
         for key in read.keys:

@@ -38,7 +38,7 @@ from .world import World
 from .zookeeper import ZooKeeper
 
 #: So small that pages, loads and evictions happen all the time.
-SETTINGS = StoreSettings(checkpoint_ms=250, lag_ms=30, keys_max=80, page_cells=7, evict_ms=150)
+SETTINGS = StoreSettings(checkpoint_ms=250, lag_ms=30, keys_max=25, page_cells=7, evict_ms=150)
 PAGE_ITEMS = 5
 HISTORY_MS, CLEAN_MS = 1_500, 300
 
@@ -264,7 +264,7 @@ SCENARIO = Scenario(
     liveness_ms_max=cluster.LIVENESS_MS_MAX,
     mutants=MUTANTS,
     probes=CRASH_POINTS,
-    traffic_min={"commits": 40, "checkpoints": 50, "loads": 100, "trims": 10},
+    traffic_min={"commits": 40, "checkpoints": 50, "loads": 100, "trims": 10, "evictions": 20},
 )
 
 SCENARIO_CALM = Scenario(

@@ -1,8 +1,9 @@
 """Known-bad variants of what a store changes: checkpoints, trimming, loads, evictions and moves by the store, each
 wrong in one way.
 
-That what was loaded before an eviction is not believed is in tests/unit/test_loading.py, and that versions are kept
-until they are stored in tests/unit/test_stored_cells.py: too much has to coincide before a client sees it.
+That what was loaded before an eviction is not believed, and that a reader who waited looks again for the first rows of
+a range, is in tests/unit/test_loading.py, and that versions are kept until they are stored in
+tests/unit/test_stored_cells.py: too much has to coincide before a client sees it.
 """
 
 from __future__ import annotations

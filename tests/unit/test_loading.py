@@ -12,7 +12,7 @@ from viewtide.ltm.cluster.settings import StoreSettings
 from viewtide.ltm.cluster.store_messages import NEWEST, LoadedCells
 from viewtide.ltm.machine import PlainHost
 from viewtide.ltm.two_phase.cells import ABSENT
-from viewtide.ltm.two_phase.messages import Ask, Decide, Prepare, Read
+from viewtide.ltm.two_phase.messages import Ask, Decide, Prepare, Read, ReadRows, Timestamps
 from viewtide.ltm.two_phase.participant import Participant
 from viewtide.ltm.two_phase.stored_cells import StoredCells
 
@@ -134,3 +134,24 @@ def test_who_waits_too_long_is_forgotten_and_too_many_are_refused(monkeypatch: p
     assert bench.passed == []
     bench.come(ask(KEY))
     assert bench.passed == [ask(KEY)]
+
+
+def test_the_first_row_that_was_deleted_while_a_reader_waited_lets_the_next_one_be_loaded() -> None:
+    bench = Bench()
+    machine = bench.machine
+    machine.must_load = lambda sender, message: not bench.loader.may_pass(sender, message, 0)
+    machine.start(0, (), 1)
+    machine.receive("oracle", Timestamps(1, 1, 1, 1), 0)
+    bench.cells.learn_range(OTHER, WHOLE[1], [(OTHER, 5, (2,))])
+    machine.receive("coordinator", Prepare(ATTEMPT, 10, 0, 0, 0, ("ltm-1", "ltm-2"), ((OTHER, None),), ()), 0)
+    read = Read(1, 100, 0, (), ((*WHOLE, 1, True),))
+    assert bench.loader.may_pass("reader", read, 0)
+    machine.receive("reader", read, 0)
+    told = machine.receive("coordinator", Decide(ATTEMPT, 50), 0)
+    assert not [each for each in told.send if isinstance(each[-1], ReadRows)]
+    load, then = bench.asked.pop()
+    assert load.ranges == ((WHOLE[0], OTHER),)
+    then(LoadedCells(1, (), ((((KEY, 5, (1,)),), OTHER),)))
+    assert bench.passed == [read]
+    told = machine.receive("reader", read, 0)
+    assert [each[-1].ranges for each in told.send] == [(((KEY, 5, (1,)),),)]
