@@ -61,7 +61,10 @@ FRAME_COST_BYTES = 4 * 2**10
 ROUTES_MAX = 16_384
 #: Connections that wait to be accepted.
 BACKLOG = 1_024
-#: Who says nothing for so long is taken for gone; ZeroMQ itself asks and answers, also while Python is busy.
+#: A peer that says nothing for so long is taken for gone; ZeroMQ itself asks and answers, also while Python is busy.
+#: Only who connects asks, and only on sockets without a limit to what waits to be received: where that limit is reached
+#: when a connection breaks, the next heartbeat ends the process with an assertion (libzmq 4.3.5, its issues 3937 and
+#: 4364). Who has connected and is gone is noticed by TCP.
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000
 #: Who has connected and not shown by then that he speaks our protocol is disconnected.
 HANDSHAKE_MS_MAX = 5_000
@@ -295,6 +298,12 @@ class Hub:
         """To whoever a `Received` came from. Queued until `flush`. False: it has gone, or its queue is full."""
         assert isinstance(route, _Outlet)
         return self._queue(route, payload)
+
+    def connection(self, route: object) -> bytes:
+        """By which connection a `Received` came. Who connects again, which ZeroMQ does by itself, has another one: what
+        was sent by the one before may be lost, in both directions."""
+        assert isinstance(route, _Route)
+        return route.routing_id
 
     def flush(self) -> None:
         """One batch for each peer leaves. What does not fit into a full queue stays, and is tried again."""
@@ -619,6 +628,9 @@ class Hub:
         dealer = self._socket(zmq.DEALER, address)
         dealer.reconnect_ivl, dealer.reconnect_ivl_max = RECONNECT_MS_MIN, RECONNECT_MS_MAX
         dealer.connect_timeout = CONNECT_MS_MAX
+        dealer.heartbeat_ivl, dealer.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+        # See HEARTBEAT_MS. What comes here are answers to what was asked, so they are bounded by that.
+        dealer.rcvhwm = 0
         if public_key and self._keys is not None:
             dealer.curve_publickey = bytes.fromhex(self._keys.public)
             dealer.curve_secretkey = bytes.fromhex(self._keys.secret)
@@ -634,8 +646,6 @@ class Hub:
         socket.ipv6 = address.wants_ipv6
         socket.maxmsgsize = FRAME_BYTES_MAX
         socket.sndhwm = socket.rcvhwm = QUEUE_BATCHES_MAX
-        socket.heartbeat_ivl = HEARTBEAT_MS
-        socket.heartbeat_timeout = socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
         socket.handshake_ivl = HANDSHAKE_MS_MAX
         socket.tcp_keepalive = 1
         socket.tcp_keepalive_idle, socket.tcp_keepalive_intvl = KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S
