@@ -136,6 +136,8 @@ class ClusterClient:
             process.stop()
             thread.join()
             hub.close()
+            # The session goes on: without this, the others would go on looking for it.
+            self.zookeeper.remove(f"{PROCESSES}/{name}")
 
 
 def _result(process: Process, command: Split | MoveRange) -> Any:

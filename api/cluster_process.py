@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from .changetables.errors import InterfaceError, InternalError
 from .cluster_gateway import ClusterGateway
@@ -25,6 +26,7 @@ from .ltm.cluster.settings import StoreSettings
 from .ltm.commit_log.elsewhere import LogsElsewhere
 from .ltm.commit_log.shared import SharedDirectory
 from .ltm.keys import AllowList, Keys
+from .ltm.ports import Damaged
 from .ltm.tables import Tables
 from .ltm.transport import Hub
 from .ltm.versions import Horizon
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 #: A process that broke an invariant of its own, as the system's own programs end (EX_SOFTWARE).
 EXIT_BROKEN = 70
+#: What it read is not what was written (EX_DATAERR): it has to be restored, and starting again does not help.
+EXIT_DAMAGED = 65
 #: Another process has its name (EX_UNAVAILABLE): starting it again at once would only take that one's place.
 EXIT_SUPERSEDED = 69
 
@@ -100,6 +104,9 @@ def _run(process: Process) -> int:
     except Superseded as error:
         _log.critical("%s", error)
         return EXIT_SUPERSEDED
+    except Damaged as error:
+        _log.critical("%s", error)
+        return EXIT_DAMAGED
     except InternalError as error:
         _log.critical("%s", error, exc_info=error)
         return EXIT_BROKEN
@@ -131,6 +138,8 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         session_ms = config.zookeeper.session_ms
         describe = store.describe if store is not None else None
         process = Process(config.name, address, roles, hub, zookeeper, logs, session_ms, store=store, describe=describe)
+        if store is not None:
+            store.may_write = process.check_lease
         yield process, hub
 
 
@@ -170,7 +179,7 @@ def _storage(config: ProcessConfig, closing: ExitStack) -> tuple[LogsElsewhere, 
         from .ltm.hbase_client import Hbase
         from .ltm.store.hbase import HbaseStore
 
-        client, namespace = Hbase(config.hbase.thrift), config.hbase.namespace
+        client, namespace = Hbase(_rotated(config.hbase.thrift, config.name)), config.hbase.namespace
         closing.callback(client.close)
         client.create_namespace(namespace)
         store = HbaseStore(client, namespace, config.name)
@@ -179,6 +188,13 @@ def _storage(config: ProcessConfig, closing: ExitStack) -> tuple[LogsElsewhere, 
     if not config.storage.directory:
         raise InterfaceError("storage.directory is missing", hint="the same for all processes of the cluster")
     return SharedDirectory(Path(config.storage.directory)), None
+
+
+def _rotated(endpoints: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Processes begin with different ones: all of them have work, and the next one of a process is warm when it is
+    needed."""
+    first = crc32(name.encode()) % len(endpoints)
+    return (*endpoints[first:], *endpoints[:first])
 
 
 @contextmanager

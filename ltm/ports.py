@@ -1,7 +1,8 @@
 """The contract between the machines' drivers and the outside: stores and commit logs.
 
-Every implementation passes the suites in `tests/contract/`. A raise of `OperationalError` means damage or a failed
-device: the node stops, because what is on disk is no longer known to be what was acknowledged.
+Every implementation passes the suites in `tests/contract/`. A raise of `OperationalError` means damage (`Damaged`) or
+a failed device: the node stops, because what is on disk is no longer known to be what was acknowledged. Of what is on
+another machine, `Unavailable` means that nobody knows: it can be asked again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from ..changetables.errors import OperationalError
 from ..changetables.types import Row
+
+
+class Damaged(OperationalError):
+    """What was stored is not what was written: reading it again does not help, and it must never become an answer."""
+
 
 #: The longest key that every store takes. LMDB allows 511 bytes, of which two timestamps take 16.
 KEY_BYTES_MAX = 495

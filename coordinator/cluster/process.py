@@ -21,7 +21,13 @@ from itertools import count
 from threading import Event
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from ...changetables.errors import InterfaceError, InternalError, LocalProtocolError, RemoteProtocolError
+from ...changetables.errors import (
+    InterfaceError,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Unavailable,
+)
 from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.log_messages import LOGS
 from ...ltm.cluster.member import LifeOver
@@ -30,7 +36,7 @@ from ...ltm.cluster.store_messages import STORE
 from ...ltm.commit_log.elsewhere import LogSealed, LogsElsewhere
 from ...ltm.keys import CLIENT
 from ...ltm.machine import Machine, Outputs, WhenDurable
-from ...ltm.ports import Store
+from ...ltm.ports import Damaged, Store
 from ...ltm.transport import Hub, Identity, Received
 from ...ltm.wire import decode, encode
 from .. import registered
@@ -120,6 +126,23 @@ class _Running:
         self.waiting: list[tuple[int, str, object]] = []
 
 
+def _is_over(caller: Hashable) -> bool:
+    assert isinstance(caller, _Running)
+    return caller.over
+
+
+def _final(failure: Exception) -> Exception:
+    """What ends the process: damage as it is, anything else is a defect."""
+    if isinstance(failure, Damaged):
+        return failure
+    broken = InternalError(
+        f"a thread of the process failed: {type(failure).__name__}: {failure}",
+        hint="this is a defect of Viewtide; the process ends, and what it acknowledged is in its log",
+    )
+    broken.__cause__ = failure
+    return broken
+
+
 class Clock(Protocol):
     def __call__(self) -> int: ...
 
@@ -160,8 +183,13 @@ class Process:
         self._calls = Calls(self._wake)
         #: Transactions of this process's own clients, by coordinator.
         self._waves: dict[str, Waves] = {}
-        self._log_service = LogService(logs, self._put) if logs is not None else None
-        self._store_service = StoreService(store, self._put_from_store, describe) if store is not None else None
+        self._session_ms = session_ms
+        #: What a thread has met that must end the process.
+        self._failure: Exception | None = None
+        self._log_service = LogService(logs, self._put, self._fail) if logs is not None else None
+        self._store_service = (
+            StoreService(store, self._put_from_store, self._fail, describe, _is_over) if store is not None else None
+        )
         #: From other threads: who asked for it, by what name it comes, and the message.
         self._inbox: deque[tuple[_Running, str, object]] = deque()
         self._local: deque[tuple[str, str, object]] = deque()
@@ -200,6 +228,20 @@ class Process:
         assert isinstance(caller, _Running)
         self._inbox.append((caller, STORE, message))
         self._wake()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._wake()
+
+    def check_lease(self) -> None:
+        """For whoever writes to a store that others write to, too. Raises Unavailable when this process may have lost
+        what it owned, because it was paused or is cut off."""
+        silent_ms = self._clock() - self.directory.confirmed_ms
+        if silent_ms > self._session_ms // 2:
+            raise Unavailable(
+                f"{self.name} has not heard of ZooKeeper for {silent_ms} ms and writes nothing meanwhile",
+                hint="it goes on by itself, or begins a new life",
+            )
 
     @property
     def is_ready(self) -> bool:
@@ -255,6 +297,8 @@ class Process:
 
     def _turn(self) -> None:
         received = self._wait()
+        if self._failure is not None:
+            raise _final(self._failure)
         self._from_zookeeper()
         while self._inbox:
             running, sender, message = self._inbox.popleft()
@@ -486,7 +530,7 @@ class Process:
 
     def _own_timer(self, token: object) -> None:
         if token == "tick":
-            self.directory.tick()
+            self.directory.tick(self._clock())
             self._set_timer(self._clock() + TICK_MS, None, token)
             return
         again = self._calls.again(token)

@@ -134,6 +134,15 @@ class ZooKeeper:
             raise Unavailable(f"{path} cannot be created in ZooKeeper: {error!r}") from error
         return True
 
+    def remove(self, path: str) -> None:
+        """Unless it is gone already."""
+        try:
+            self._client.delete(path)
+        except NoNodeError:
+            return
+        except KazooException as error:
+            raise Unavailable(f"{path} cannot be removed from ZooKeeper: {error!r}") from error
+
     def read(self, path: str) -> bytes | None:
         """What is stored there now; None: there is no such node."""
         try:

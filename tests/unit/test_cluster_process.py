@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+from threading import Event
+
 import pytest
 
 from tests.sim.workload import tables
-from viewtide.changetables.errors import Busy, InterfaceError, RemoteProtocolError, Unavailable
+from viewtide.changetables.errors import Busy, InterfaceError, InternalError, RemoteProtocolError, Unavailable
 from viewtide.coordinator import registered
 from viewtide.coordinator.cluster import calls as calls_module
 from viewtide.coordinator.cluster.addressed import Addressed
@@ -21,6 +24,8 @@ from viewtide.ltm.cluster import messages as cluster
 from viewtide.ltm.cluster import zk_messages as zk
 from viewtide.ltm.cluster.hosted import Logged
 from viewtide.ltm.keys import ADMIN, CLIENT, LOCAL, LTM, VIEW_MANAGER, Identity
+from viewtide.ltm.ports import Damaged
+from viewtide.ltm.transport import Hub
 from viewtide.ltm.two_phase import messages as commit
 from viewtide.ltm.two_phase import records
 
@@ -245,6 +250,47 @@ def test_one_that_was_killed_is_replaced(tree: FakeTree) -> None:
     tree.nodes[OWN] = (b"old", 77, 3)
     tree.settle()
     assert tree.nodes[OWN] == (MINE.pack(), 1, 0)
+
+
+def test_it_writes_only_as_long_as_zookeeper_knows_it(tree: FakeTree) -> None:
+    """As the store's thread finds it when the process was paused: what has come meanwhile is not handled yet."""
+    directory = tree.directory
+    process = Process.__new__(Process)
+    process.name, process.directory, process._session_ms = "ltm-1", directory, 2_000
+    now_ms = 10_000
+    process._clock = lambda: now_ms
+    tree.settle()
+    with pytest.raises(Unavailable, match="ltm-1 has not heard of ZooKeeper"):
+        process.check_lease()
+    directory.tick(now_ms)
+    tree.settle()
+    process.check_lease()
+    now_ms = 11_001
+    with pytest.raises(Unavailable):
+        process.check_lease()
+    # Another session has its node: it is not this process that is known.
+    tree.nodes[OWN] = (b"new", 77, 0)
+    directory.tick(now_ms)
+    tree.settle()
+    with pytest.raises(Unavailable):
+        process.check_lease()
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [(Damaged("the checksum is wrong"), Damaged), (ZeroDivisionError("nobody has thought of it"), InternalError)],
+)
+def test_what_a_thread_met_ends_the_process(failure: Exception, raised: type[Exception]) -> None:
+    process = Process.__new__(Process)
+    hub = Hub("ltm-1")
+    try:
+        process._hub, process._woken, process._failure = hub, Event(), None
+        process._machines, process._timers, process._local, process._inbox = {}, [], deque(), deque()
+        process._fail(failure)
+        with pytest.raises(raised, match=str(failure)):
+            process._turn()
+    finally:
+        hub.close()
 
 
 def test_a_process_that_was_replaced_ends(tree: FakeTree) -> None:
