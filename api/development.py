@@ -47,6 +47,7 @@ class Development:
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
         self.storage = LOCAL
+        self.session_ms = SESSION_MS
         self.processes: dict[str, int] = {}
 
     # -- commands
@@ -59,6 +60,7 @@ class Development:
         view_managers: int | None = None,
         storage: str | None = None,
         report: Report = quiet,
+        session_ms: int = SESSION_MS,
     ) -> Development:
         """Start what does not run yet; a cluster that was there before goes on with its data. What is not said is as it
         was there, or as usual."""
@@ -67,6 +69,7 @@ class Development:
         made = cls(directory)
         names = made._planned(ltms, view_managers, storage)
         made.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made.session_ms = session_ms
         made._save()
         made._start_servers(report)
         for name in names:
@@ -205,7 +208,7 @@ class Development:
         thrift = ", ".join(f'"{each}"' for each in hbase.thrift)
         clients = 'clients = "tcp://127.0.0.1:0"\n' if role_of(name) == LTM else ""
         return (
-            f'name = "{name}"\n{clients}\n[zookeeper]\nhosts = "{self.zookeeper}"\nsession_ms = {SESSION_MS}\n\n'
+            f'name = "{name}"\n{clients}\n[zookeeper]\nhosts = "{self.zookeeper}"\nsession_ms = {self.session_ms}\n\n'
             f'[storage]\nkind = "{self.storage}"\ndirectory = "{self.directory / "logs"}"\n\n'
             f"[hbase]\nthrift = [{thrift}]\n"
         )
@@ -213,10 +216,12 @@ class Development:
     def _load(self) -> None:
         state = json.loads((self.directory / _STATE).read_text())
         self.storage, self.processes = state["storage"], state["processes"]
+        self.session_ms = state.get("session_ms", SESSION_MS)
 
     def _save(self) -> None:
         part = self.directory / f"{_STATE}.part"
-        part.write_text(json.dumps({"storage": self.storage, "processes": self.processes}, indent=1))
+        state = {"storage": self.storage, "session_ms": self.session_ms, "processes": self.processes}
+        part.write_text(json.dumps(state, indent=1))
         part.rename(self.directory / _STATE)
 
 
