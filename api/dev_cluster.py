@@ -27,6 +27,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from .changetables.errors import OperationalError
+from .coordinator.cluster.zookeeper import ZooKeeper
 from .ltm.hbase_client import Hbase, RowOf, Value
 
 READY_S_MAX = 120.0
@@ -64,6 +65,7 @@ appender.out.name = out
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{ISO8601} %-5p %c{1} %m%n
 """
+_REGION_PORT = "hbase.regionserver.port"
 _SITE = {
     # The local file system without checksums, and a log that needs no HDFS.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
@@ -77,7 +79,7 @@ _SITE = {
     "hbase.master.ipc.address": "127.0.0.1",
     "hbase.regionserver.ipc.address": "127.0.0.1",
     "hbase.master.port": "0",
-    "hbase.regionserver.port": "0",
+    _REGION_PORT: "0",
     "hbase.master.info.port": "-1",
     "hbase.regionserver.info.port": "-1",
     "hbase.thrift.info.port": "-1",
@@ -137,6 +139,21 @@ class DevelopmentHbase:
         """Those of `pids` that have ended by themselves."""
         return [name for name, pid in self.pids.items() if not _is_alive(pid)]
 
+    def region_server_of(self, table: str) -> str:
+        """Which one of `pids` has a table, or its first region."""
+        port = self.admin("where", table)[0]
+        option = f"-D{_REGION_PORT}={port}"
+        return next(name for name, command in self._commands.items() if option in command)
+
+    def region_servers(self) -> list[str]:
+        """Those that ZooKeeper takes for alive, by their names there."""
+        zookeeper = ZooKeeper(self.zookeeper, SESSION_MS)
+        zookeeper.start()
+        try:
+            return zookeeper.children("/hbase/rs")
+        finally:
+            zookeeper.stop()
+
     def kill(self, name: str) -> None:
         """SIGKILL to one of `pids`: it is gone when this returns."""
         _kill(self.pids.pop(name))
@@ -188,12 +205,12 @@ def start(
     if _running_in(directory):
         raise OperationalError(f"HBase runs in {directory} already", hint="end it with: viewtide cluster down")
     install(report)
-    zookeeper, first, second, third = _free_ports(4)
+    zookeeper, first, second, third, *regions = _free_ports(4 + region_servers)
     # In separate processes it is that of region servers: nobody waits for the others to be missed.
     _configure(directory, zookeeper, SESSION_MS if separate else session_ms, separate)
     held = str(guard) if guard is not None else "-"
     if separate:
-        commands = _separate(directory, held, heap_mb, region_servers, session_ms, (first, second))
+        commands = _separate(directory, held, heap_mb, regions, session_ms, (first, second))
         thrift2, thrift1 = [first, second], []
     else:
         words = ["Launcher", held, "together", str(region_servers), str(third), str(first)]
@@ -318,7 +335,7 @@ def _configure(directory: Path, zookeeper_port: int, session_ms: int, separate: 
 
 
 def _separate(
-    directory: Path, guard: str, heap_mb: int, region_servers: int, session_ms: int, thrift2: Sequence[int]
+    directory: Path, guard: str, heap_mb: int, regions: Sequence[int], session_ms: int, thrift2: Sequence[int]
 ) -> dict[str, list[str]]:
     """One command per daemon, in the order in which they are started. Thrift 1 is for other clients than Viewtide."""
 
@@ -329,8 +346,14 @@ def _separate(
         "zookeeper": alone(128, _ZOOKEEPER),
         "master": alone(256, _MASTER, "start"),
         **{
-            f"region-{n}": alone(heap_mb // 2, _REGION_SERVER, f"-Dzookeeper.session.timeout={session_ms}", "start")
-            for n in range(1, region_servers + 1)
+            f"region-{n}": alone(
+                heap_mb // 2,
+                _REGION_SERVER,
+                f"-Dzookeeper.session.timeout={session_ms}",
+                f"-D{_REGION_PORT}={port}",
+                "start",
+            )
+            for n, port in enumerate(regions, 1)
         },
         **{
             f"thrift-{n}": alone(192, _THRIFT2, "-p", str(port), "-b", "127.0.0.1", "start")

@@ -177,6 +177,15 @@ class Development:
             return False
         return str(self.directory / f"{name}.toml").encode() in command and not dead
 
+    def servers(self) -> dict[str, str]:
+        """ZooKeeper and HBase: "runs", "gone", or what is wrong. A region server may end in a JVM that goes on."""
+        hbase = DevelopmentHbase.attach(self.directory / "hbase")
+        dead = hbase.dead
+        states = {name: "gone" if name in dead else "runs" for name in hbase.pids}
+        if self.storage == HBASE and not dead and not hbase.region_servers():
+            states["region servers"] = "gone: end the cluster and start it again"
+        return states
+
     def await_ready(self, report: Report = quiet) -> None:
         """Every process is known to the others, and every LTM answers for a log."""
         report("waiting for the processes")

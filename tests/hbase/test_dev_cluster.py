@@ -144,6 +144,11 @@ def test_parts_are_killed_and_started_again(own_hbase: DevelopmentHbase) -> None
     own_hbase.revive("thrift-1")
     assert not Hbase(own_hbase.thrift[:1]).table_exists(b"nobody_made_it")
     assert DevelopmentHbase.attach(own_hbase.directory).pids == own_hbase.pids
+    # Somebody else's work, or its own end.
+    assert own_hbase.alive and not own_hbase.dead and len(own_hbase.region_servers()) == 2
+    os.kill(own_hbase.pids["region-1"], signal.SIGKILL)
+    wait_until(lambda: own_hbase.dead == ["region-1"] and not own_hbase.alive)
+    wait_until(lambda: len(own_hbase.region_servers()) == 1)
 
 
 def test_the_bench_of_hbase_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
