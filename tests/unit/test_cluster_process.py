@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from threading import Event
-
 import pytest
 
 from tests.sim.workload import tables
@@ -25,7 +22,6 @@ from viewtide.ltm.cluster import zk_messages as zk
 from viewtide.ltm.cluster.hosted import Logged
 from viewtide.ltm.keys import ADMIN, CLIENT, LOCAL, LTM, VIEW_MANAGER, Identity
 from viewtide.ltm.ports import Damaged
-from viewtide.ltm.transport import Hub
 from viewtide.ltm.two_phase import messages as commit
 from viewtide.ltm.two_phase import records
 
@@ -282,15 +278,15 @@ def test_it_writes_only_as_long_as_zookeeper_knows_it(tree: FakeTree) -> None:
 )
 def test_what_a_thread_met_ends_the_process(failure: Exception, raised: type[Exception]) -> None:
     process = Process.__new__(Process)
-    hub = Hub("ltm-1")
-    try:
-        process._hub, process._woken, process._failure = hub, Event(), None
-        process._machines, process._timers, process._local, process._inbox = {}, [], deque(), deque()
+    woken: list[bool] = []
+    process._failure = None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process, "_wake", lambda: woken.append(True), raising=False)
+        patched.setattr(process, "_wait", list, raising=False)
         process._fail(failure)
         with pytest.raises(raised, match=str(failure)):
             process._turn()
-    finally:
-        hub.close()
+    assert woken
 
 
 def test_a_process_that_was_replaced_ends(tree: FakeTree) -> None:
