@@ -188,10 +188,10 @@ class Evaluators:
             self.gave_up_reason = str(error)
             yield from self._by_rows(place, law, batch, groups)
         else:
-            self._merge(groups, found)
+            self.merge(groups, found)
 
-    def _merge(self, groups: _Groups, found: _Groups) -> None:
-        """Add what the columns evaluator collected in one term to what others did."""
+    def merge(self, groups: _Groups, found: _Groups) -> None:
+        """Add what was collected elsewhere, by the columns evaluator or by another process."""
         for key, state in found.items():
             known = groups.setdefault(key, state)
             if known is state:
