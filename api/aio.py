@@ -306,8 +306,8 @@ class AsyncView:
     async def explain(self) -> str:
         return self._view.explain()
 
-    async def refresh(self) -> int:
-        return await asyncio.to_thread(self._view.refresh)
+    async def refresh(self, evaluator: str | None = None) -> int:
+        return await asyncio.to_thread(self._view.refresh, evaluator)
 
     async def set_refresh(self, refresh: str | TargetLag) -> None:
         await asyncio.to_thread(self._view.set_refresh, refresh)
@@ -318,9 +318,9 @@ class AsyncView:
         """For `async for`."""
         return AsyncChanges(self._node, self.name, since, follow, timeout)
 
-    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+    async def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
         """`progress` is called in the thread that works, not on the loop."""
-        return await asyncio.to_thread(self._view.verify, progress)
+        return await asyncio.to_thread(self._view.verify, progress, evaluator)
 
     async def repair(self, progress: Progress | None = None) -> VerifyReport:
         """`progress` is called in the thread that works, not on the loop."""
@@ -463,6 +463,7 @@ class AsyncDatabase:
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> AsyncView:
         view = await asyncio.to_thread(
             self._database.create_view,
@@ -474,6 +475,7 @@ class AsyncDatabase:
             group=group,
             backlog_rows=backlog_rows,
             backlog_bytes=backlog_bytes,
+            evaluator=evaluator,
         )
         return AsyncView(view)
 

@@ -339,6 +339,7 @@ class Database:
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> View:
         """Register a view by SQL or by the builder; its contents are computed while writers go on.
 
@@ -349,6 +350,9 @@ class Database:
         `refresh`: "sync", an interval such as "500ms", "manual", or `vt.target_lag("2s")`. Deferred views with the same
         `group` are always at one watermark. One that is more than `backlog_rows` changed rows or `backlog_bytes` of the
         log behind is computed anew instead (0: a limit that suits most).
+
+        `evaluator` forces what computes the contents over existing rows: "rows", "columns" or "spark" (the extra
+        `spark`). None: whichever is expected to be ready first; its status says which it was, and why.
         """
         mode = refresh_text(refresh)
         _check_deferred(mode, group, backlog_rows, backlog_bytes)
@@ -373,7 +377,7 @@ class Database:
                 backlog_rows=backlog_rows,
                 backlog_bytes=backlog_bytes,
             )
-            self._node.admin.create_view(view)
+            self._node.admin.create_view(view, evaluator)
         return View(self._node, name)
 
     def drop_view(self, name: str, *, cascade: bool = False) -> None:

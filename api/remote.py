@@ -39,6 +39,7 @@ from .remote_calls import (
     TransactionCalls,
     as_lists,
     call,
+    check_evaluator,
     key_of,
     levels,
     listed,
@@ -193,6 +194,7 @@ class RemoteDatabase(Database):
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> View:
         self._remote.call(
             "create_view",
@@ -205,6 +207,7 @@ class RemoteDatabase(Database):
                 "group": group,
                 "backlog_rows": backlog_rows,
                 "backlog_bytes": backlog_bytes,
+                "evaluator": evaluator,
             },
             kind=ONCE,
         )
@@ -494,8 +497,8 @@ class RemoteView(View):
     def explain(self) -> str:
         return cast(str, self._remote.call("view.explain", self.name))
 
-    def refresh(self) -> int:
-        return cast(int, self._remote.call("view.refresh", self.name))
+    def refresh(self, evaluator: str | None = None) -> int:
+        return cast(int, self._remote.call("view.refresh", self.name, evaluator))
 
     def set_refresh(self, refresh: str | TargetLag) -> None:
         self._remote.call("view.set_refresh", self.name, refresh, kind=ONCE)
@@ -505,7 +508,8 @@ class RemoteView(View):
     ) -> Changes:
         return RemoteChanges(self._remote, self.name, since, follow, timeout)
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
+    def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
+        check_evaluator(evaluator)
         return cast(VerifyReport, self._remote.run(reporting("view.verify", self.name, progress)))
 
     def repair(self, progress: Progress | None = None) -> VerifyReport:

@@ -46,6 +46,7 @@ from .remote_calls import (
     SnapshotCalls,
     TransactionCalls,
     call,
+    check_evaluator,
     key_of,
     levels,
     listed,
@@ -418,6 +419,7 @@ class AsyncRemoteDatabase(AsyncDatabase):
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> AsyncView:
         options = {
             "refresh": refresh,
@@ -426,6 +428,7 @@ class AsyncRemoteDatabase(AsyncDatabase):
             "group": group,
             "backlog_rows": backlog_rows,
             "backlog_bytes": backlog_bytes,
+            "evaluator": evaluator,
         }
         await self._call("create_view", name, definition, kwargs=options, kind=ONCE)
         return self.view(name)
@@ -663,8 +666,8 @@ class AsyncRemoteView(AsyncView):
     async def explain(self) -> str:
         return cast(str, await self._call("view.explain"))
 
-    async def refresh(self) -> int:
-        return cast(int, await self._call("view.refresh"))
+    async def refresh(self, evaluator: str | None = None) -> int:
+        return cast(int, await self._call("view.refresh", evaluator))
 
     async def set_refresh(self, refresh: str | TargetLag) -> None:
         await self._call("view.set_refresh", refresh, kind=ONCE)
@@ -674,7 +677,8 @@ class AsyncRemoteView(AsyncView):
     ) -> AsyncChanges:
         return AsyncRemoteChanges(self._links, FeedCalls(self._client, self.name, since), follow, timeout)
 
-    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+    async def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
+        check_evaluator(evaluator)
         return cast(VerifyReport, await self._links.run(reporting("view.verify", self.name, progress)))
 
     async def repair(self, progress: Progress | None = None) -> VerifyReport:

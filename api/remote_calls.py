@@ -16,6 +16,7 @@ from .changetables.errors import (
     Error,
     IntegrityError,
     InterfaceError,
+    NotSupportedError,
     TransactionConflict,
     Unavailable,
 )
@@ -78,6 +79,12 @@ def call(
     """A call of the API that the node has under this name."""
     body = yield Ask(operation, (to_wire(args), to_wire(kwargs)), kind)
     return (yield from _whole(answer_from(body)))
+
+
+def check_evaluator(evaluator: str | None) -> None:
+    """The one thing about a comparison that a client cannot choose."""
+    if evaluator not in (None, "rows"):
+        raise NotSupportedError(f"a served view is not verified by {evaluator!r}", hint="do it where the database is")
 
 
 def reporting(operation: str, name: str, progress: Callable[[int, int], object] | None) -> Asking[object]:

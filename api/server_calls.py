@@ -60,7 +60,7 @@ def database_calls(db: Database) -> dict[str, Call]:
         "view.rows": lambda name, **kwargs: db.view(name).rows(**kwargs),
         "view.status": lambda name: db.view(name).status(),
         "view.explain": lambda name: db.view(name).explain(),
-        "view.refresh": lambda name: db.view(name).refresh(),
+        "view.refresh": lambda name, evaluator=None: db.view(name).refresh(evaluator),
         "view.set_refresh": lambda name, refresh: db.view(name).set_refresh(refresh),
         "view.age": lambda name: db.view(name)._age(),
         "managers.add": lambda: db.view_managers.add(),

@@ -101,12 +101,14 @@ class View:
         plans = {name: rows.plan for name, rows in ltm.tables.views.items()}
         return explain(view_rows(self.name, ltm.tables).plan, plans, ltm.fan_out, measured=True)
 
-    def refresh(self) -> int:
-        """Bring the view up to date; a synchronous one always is. Returns its watermark."""
+    def refresh(self, evaluator: str | None = None) -> int:
+        """Bring the view up to date; a synchronous one always is. Returns its watermark.
+
+        `evaluator` forces what computes the next step: "rows", "columns" or "spark". None: what costs less."""
         self._node.check_open()
         engine = self._node.engine
         if view_rows(self.name, engine.ltm.tables).view.deferred:
-            return self._node.refresher.wait_for(self.name, engine.ltm.horizon.durable_ts, REFRESH_MS_MAX)
+            return self._node.refresher.wait_for(self.name, engine.ltm.horizon.durable_ts, REFRESH_MS_MAX, evaluator)
         with self._reads() as view:
             return view._reads._begin()
 
@@ -130,14 +132,15 @@ class View:
         """
         return Changes(self._node, self.name, since, follow, timeout)
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
+    def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
         """Compare what is stored with the definition evaluated from scratch, at one timestamp (of a deferred view its
         watermark), while writers go on.
 
         Memory is bounded whatever the size of the view. `progress(rows_done, rows_expected)` is called now and then.
+        `evaluator="spark"` lets Spark evaluate the definition.
         """
         self._check()
-        return VerifyReport.of(self.name, verify(self._node.engine, self.name, progress))
+        return VerifyReport.of(self.name, verify(self._node.engine, self.name, progress, evaluator=evaluator))
 
     def repair(self, progress: Progress | None = None) -> VerifyReport:
         """Make right exactly the rows that `verify` would name, also of the views that are made from this one; a

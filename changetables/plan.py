@@ -380,6 +380,14 @@ class ViewPlan:
         at once."""
         return self._evaluators.for_step(rows_count)
 
+    def note_whole(self, evaluator: str, reason: str) -> None:
+        """The view is computed as a whole, by this evaluator."""
+        self._evaluators.whole = f"{evaluator} ({reason})"
+
+    def note_step(self, evaluator: str) -> None:
+        """A step was computed by an evaluator that somebody asked for."""
+        self._evaluators.asked_step = evaluator
+
     def evaluator_choice(self) -> str:
         """What the evaluators cost per row as far as measured, and which one is taken: a line per form of input."""
         return self._evaluators.text()

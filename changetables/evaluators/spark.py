@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from ..change_table import Change
-from ..errors import DataError, OperationalError
+from ..errors import DataError, Error, OperationalError
 from ..operators.join import Law
 from ..plan import Contribution, ViewPlan
 from ..types import Row
@@ -148,7 +148,8 @@ def evaluate(
 ) -> Iterator[tuple[int, list[Contribution]]]:
     """Contributions, each with the number of its evaluation; at most one per view key, none that is zero.
 
-    Raises DataError as the row evaluator does; if several rows are wrong, any of them is blamed."""
+    Raises DataError as the row evaluator does; if several rows are wrong, any of them is blamed. OperationalError: the
+    job failed, and can be repeated."""
     small = _small(evaluations, small_rows_max)
     terms = [
         Running(number, place, law, _rounds(number, each.plan, place, law, small))
@@ -174,6 +175,12 @@ def evaluate(
         frame = frame.repartition(partitions_count, "bucket").mapInArrow(Combining(held), _RECORD)
         for record in frame.toLocalIterator(prefetchPartitions=True):
             yield record.number, _contributions(evaluations, record)
+    except Error:
+        raise
+    except Exception as error:
+        # Spark's own errors have no common class: those of the JVM come as they are.
+        reason = str(error).strip().partition("\n")[0] or repr(error)
+        raise OperationalError(f"the Spark job failed: {reason}", hint="see Spark's log, then do it again") from error
     finally:
         context.cancelJobGroup(group)
         context.setLocalProperty("spark.jobGroup.id", None)

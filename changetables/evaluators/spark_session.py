@@ -50,6 +50,11 @@ def active_session() -> SparkSession | None:
     return None if found is None or found._jsc.sc().isStopped() else found  # type: ignore[union-attr,unused-ignore]
 
 
+def has_session() -> bool:
+    """Whether there is a session already."""
+    return active_session() is not None
+
+
 def spark_session(master: str = "local[*]") -> SparkSession:
     """The session of this process, or a new local one."""
     require_spark()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead
+from ...changetables.evaluators.choice import ROWS
 from ...ltm.tables import Tables
 from ..hot_groups import HotGroups
 from ..refresher import GroupStatus
@@ -39,7 +40,9 @@ class ClusterRefreshing:
     def watermark(self, name: str) -> int:
         return self._reader.watermark(_group_key(self._reader.tables, name))
 
-    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float) -> int:
+    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float, evaluator: str | None = None) -> int:
+        if evaluator not in (None, ROWS):
+            raise NotSupportedError(f"view managers of a cluster do not work by {evaluator!r}", hint="leave it out")
         give_up = time.monotonic() + timeout_ms / 1000
         asked_s = float("-inf")
         while True:
