@@ -89,7 +89,7 @@ class ClusterClient:
     def split(self, table: str, key: tuple[Value, ...]) -> None:
         """A range begins at the key, or at the table if there is none."""
         start, _ = self._bounds(table, key, ())
-        self._command(Split(0, start))
+        self.command(Split(0, start))
 
     def move(self, table: str, start: tuple[Value, ...], stop: tuple[Value, ...], target: str) -> int:
         """The keys of a table from `start` up to before `stop` go to the LTM process `target`: it owns them when this
@@ -98,7 +98,7 @@ class ClusterClient:
         log = next((log for log, host in ranges.hosts.items() if host.process == target), None)
         if log is None:
             raise ProgrammingError(f"{target} answers for no log", hint="viewtide cluster status shows who does")
-        self._command(MoveRange(0, *self._bounds(table, start, stop), log))
+        self.command(MoveRange(0, *self._bounds(table, start, stop), log))
         give_up = time.monotonic() + MOVE_S_MAX
         while (ranges := self.map()).moves:
             if time.monotonic() > give_up:
@@ -114,7 +114,8 @@ class ClusterClient:
         low, high = table_range(source.table.id)
         return (_key(source, start) if start else low), (_key(source, stop) if stop else high)
 
-    def _command(self, command: Split | MoveRange) -> None:
+    def command(self, command: Split | MoveRange) -> None:
+        """To whoever leads. It raises what the leader refuses."""
         with self._asking() as process:
             answer = _result(process, command)
         if not isinstance(answer, Done):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import dashboard, evaluators, hbase, intervals, machines, report, served, views
+from . import dashboard, evaluators, hbase, intervals, machines, report, scale, served, views
 from .errors import BenchError
 
 ALL = "all"
@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "intervals": Command(intervals.SUMMARY, intervals.add_arguments, intervals.run),
     "hbase": Command(hbase.SUMMARY, hbase.add_arguments, hbase.run),
     "served": Command(served.SUMMARY, served.add_arguments, served.run),
+    "scale": Command(scale.SUMMARY, scale.add_arguments, scale.run),
     "machines": Command(machines.SUMMARY, machines.add_arguments, machines.run),
 }
 

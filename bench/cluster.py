@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from .workload import TABLES, VIEW_NAME, VIEW_SQL
 
 if TYPE_CHECKING:
     from viewtide.cluster_client import ClusterClient
+    from viewtide.ltm.tables import Tables
 
 LOCAL, HBASE = "local", "hbase"
 EVENTS = "events"
@@ -87,7 +88,20 @@ def servers(parent: Path) -> Iterator[Servers]:
 
 @contextmanager
 def cluster_place(parent: Path, servers: Servers, ltms: int, storage: str = LOCAL) -> Iterator[ClusterPlace]:
-    """A fresh cluster with the initial rows and the view."""
+    """A fresh cluster with the initial rows and the view; with several LTMs, events are on another than the rest."""
+    with filled_cluster(parent, servers, ltms, storage) as (place, client):
+        if ltms > 1:
+            # Whoever came first has everything.
+            first = client.status().ranges[0].process
+            client.move(EVENTS, (), (), "ltm-1" if first != "ltm-1" else "ltm-2")
+        yield place
+
+
+@contextmanager
+def filled_cluster(
+    parent: Path, servers: Servers, ltms: int, storage: str = LOCAL
+) -> Iterator[tuple[ClusterPlace, ClusterClient]]:
+    """A fresh cluster with the initial rows and the view, all on one of its LTMs."""
     from viewtide.cluster_client import ClusterClient
 
     chroot = f"{servers.zookeeper}/bench-{secrets.token_hex(6)}"
@@ -101,11 +115,21 @@ def cluster_place(parent: Path, servers: Servers, ltms: int, storage: str = LOCA
             tuple(known[name].clients for name in processes), tuple(known[name].metrics for name in processes)
         )
         product.fill_remote(place.addresses[0], TABLES, VIEW_NAME, VIEW_SQL)
-        if ltms > 1:
-            # Whoever came first has everything.
-            first = client.status().ranges[0].process
-            client.move(EVENTS, (), (), next(name for name in processes if name != first))
-        yield place
+        yield place, client
+
+
+def spread(client: ClusterClient, ranges_of: Callable[[Tables], Iterable[tuple[bytes, bytes, int]]]) -> None:
+    """Move each range (start, stop, number of the LTM from 0) to its LTM."""
+    from viewtide.ltm.cluster.messages import MoveRange
+
+    tables = client.tables()
+    assert tables is not None, "tables were made"
+    for start, stop, number in ranges_of(tables):
+        ranges = client.map()
+        target = next(log for log, host in ranges.hosts.items() if host.process == f"ltm-{number + 1}")
+        if ranges.owner(start) != target:
+            client.command(MoveRange(0, start, stop, target))
+            _await(lambda: not client.map().moves, "keys are still on their way")
 
 
 Processes = dict[str, subprocess.Popen[bytes]]
@@ -150,15 +174,21 @@ def _await_ready(client: ClusterClient, processes: Processes, folder: Path) -> N
     """Every LTM answers for a log, and tells where it serves clients."""
     from viewtide.ltm.cluster.messages import MAP
 
-    give_up = time.monotonic() + READY_S_MAX
-    while True:
+    def ready() -> bool:
         for name, process in processes.items():
             if process.poll() is not None:
                 raise BenchError(f"{name} has ended: {(folder / f'{name}.log').read_text()[-2_000:]}")
-        if client.zookeeper.read(MAP) is not None:
-            hosting = {host.process for host in client.map().hosts.values()}
-            if processes.keys() <= hosting and processes.keys() <= client.status().processes.keys():
-                return
+        if client.zookeeper.read(MAP) is None:
+            return False
+        hosting = {host.process for host in client.map().hosts.values()}
+        return processes.keys() <= hosting and processes.keys() <= client.status().processes.keys()
+
+    _await(ready, "the LTMs are not ready")
+
+
+def _await(condition: Callable[[], bool], failure: str) -> None:
+    give_up = time.monotonic() + READY_S_MAX
+    while not condition():
         if time.monotonic() > give_up:
-            raise BenchError(f"the LTMs are not ready after {READY_S_MAX:g} s")
+            raise BenchError(f"{failure} after {READY_S_MAX:g} s")
         time.sleep(LOOK_AGAIN_S)
