@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from .changetables.builder import Query
@@ -81,6 +82,8 @@ class Reads:
     _levels: Levels = ANY_AGE
     #: Where deferred views are read, by their group.
     _marks: dict[int, Mark] | None = None
+    #: The thread that it belongs to; None: whoever has it sees to it that one uses it at a time.
+    _owner: int | None = None
 
     def __init__(self, node: OpenNode) -> None:
         self._node = node
@@ -281,7 +284,7 @@ class Reads:
         self._node.check_open()
 
     def _table(self, name: str) -> TableRows:
-        if self._ended is not None or self._node.closed:
+        if self._ended is not None or self._node.closed or (self._owner is not None and self._owner != get_ident()):
             self._check_open()
         newest = self._ltm.tables
         try:

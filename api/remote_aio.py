@@ -22,6 +22,8 @@ from .aio import (
     AsyncView,
     AsyncViewManagers,
     AsyncViewReads,
+    check_task,
+    running_task,
 )
 from .changes import LOOK_MS_MIN, AsyncChanges, ViewChange
 from .changetables.builder import Query
@@ -516,6 +518,11 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
     def __init__(self, links: AsyncLinks, client: Client) -> None:
         self._links = links
         self._calls = TransactionCalls(client)
+        self._task = running_task()
+
+    async def _ask(self, what: str, *args: object, kwargs: Mapping[str, object] = NO_NAMES) -> object:
+        check_task(self._task)
+        return await super()._ask(what, *args, kwargs=kwargs)
 
     async def __aenter__(self) -> AsyncRemoteTransaction:
         return self
@@ -524,12 +531,16 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._calls.ended is None:
+            if kind is None:
+                check_task(self._task)
             await self._links.run(self._calls.commit() if kind is None else self._calls.rollback())
 
     async def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        check_task(self._task)
         await self._links.run(self._calls.insert(table, rows))
 
     async def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        check_task(self._task)
         await self._links.run(self._calls.upsert(table, rows))
 
     async def update(self, table: str, key: object, changes: Mapping[str, object]) -> bool:
@@ -539,9 +550,11 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
         return cast(bool, await self._ask("delete", table, *key_of(key), kwargs=columns))
 
     async def commit(self) -> Token:
+        check_task(self._task)
         return await self._links.run(self._calls.commit())
 
     async def rollback(self) -> None:
+        check_task(self._task)
         await self._links.run(self._calls.rollback())
 
     @property

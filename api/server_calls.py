@@ -149,7 +149,7 @@ def begun(db: Database, plain: object) -> object:
         raise RemoteProtocolError("a session begins with what it is")
     kind, *args = made
     if kind == "transaction" and not args:
-        return db.transaction()
+        return db.transaction()._unbound()
     if kind == "shell" and not args:
         return Shell(db)
     if kind == "snapshot" and len(args) == 4:

@@ -316,7 +316,7 @@ class Session:
         if isinstance(statement, Begin):
             if self._tx is not None:
                 raise ProgrammingError("there is already a transaction in progress", hint="COMMIT; or ROLLBACK; first")
-            self._tx = self._database.transaction()
+            self._tx = self._database.transaction()._unbound()  # A served node runs its sessions in any thread.
             return Written(0)
         if self._tx is None:
             return run_group(self._database, [statement], self._parameters)
