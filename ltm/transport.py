@@ -61,17 +61,18 @@ FRAME_COST_BYTES = 4 * 2**10
 ROUTES_MAX = 16_384
 #: Connections that wait to be accepted.
 BACKLOG = 1_024
-#: A peer that says nothing for so long is taken for gone; ZeroMQ itself asks and answers, also while Python is busy.
-#: Only who connects asks, and only on sockets without a limit to what waits to be received: where that limit is reached
-#: when a connection breaks, the next heartbeat ends the process with an assertion (libzmq 4.3.5, its issues 3937 and
-#: 4364). Who has connected and is gone is noticed by TCP.
-HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000
+#: A machine that says nothing is taken for gone after 8 s: TCP asks, also while this process is busy, and gives up what
+#: is not confirmed. Not ZeroMQ: where a connection breaks while its queue here is full, as when this process was
+#: paused, its next heartbeat, or one of the peer's that lies in the queue, ends the process with an assertion (libzmq
+#: 4.3.5, its issues 3937, 4364 and 4767). Whether the process behind an address still does anything is for those to ask
+#: who wait for its answer.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 2, 2, 3
+UNCONFIRMED_MS_MAX = 8_000
 #: Who has connected and not shown by then that he speaks our protocol is disconnected.
 HANDSHAKE_MS_MAX = 5_000
 CONNECT_MS_MAX = 3_000
 #: Who is refused comes back after the longer time: the key may have been allowed meanwhile. ZeroMQ gives up by itself.
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 2_000
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 #: While a batch waits for a peer with a full queue, it is tried again so often.
 STUCK_RETRY_MS = 2
 #: A connection that is cut so often in its handshake, again and again, is refused: a process that just ends cuts one.
@@ -628,9 +629,6 @@ class Hub:
         dealer = self._socket(zmq.DEALER, address)
         dealer.reconnect_ivl, dealer.reconnect_ivl_max = RECONNECT_MS_MIN, RECONNECT_MS_MAX
         dealer.connect_timeout = CONNECT_MS_MAX
-        dealer.heartbeat_ivl, dealer.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
-        # See HEARTBEAT_MS. What comes here are answers to what was asked, so they are bounded by that.
-        dealer.rcvhwm = 0
         if public_key and self._keys is not None:
             dealer.curve_publickey = bytes.fromhex(self._keys.public)
             dealer.curve_secretkey = bytes.fromhex(self._keys.secret)
@@ -650,6 +648,7 @@ class Hub:
         socket.tcp_keepalive = 1
         socket.tcp_keepalive_idle, socket.tcp_keepalive_intvl = KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S
         socket.tcp_keepalive_cnt = KEEPALIVE_PROBES
+        socket.tcp_maxrt = UNCONFIRMED_MS_MAX
         return socket
 
     def _check_plaintext(self, address: Address) -> None:
