@@ -153,8 +153,12 @@ def _next_views(tables: Tables, views: Sequence[View]) -> Catalog:
     """The indexes that those of them look into that can be made now, or else these."""
     names = {view.name for view in views}
     now: list[tuple[View, Kept]] = []
+    planned = Planned(tables)
     for view in views:
-        kept = keep(view.relation, Planned(tables))
+        if view.hidden:
+            # One that comes later may name it.
+            planned.inner(view.relation)
+        kept = keep(view.relation, planned)
         if names.isdisjoint(kept.reads):
             now.append((view, kept))
     missing = list(dict.fromkeys(each for _, kept in now for each in _missing_indexes(tables, kept)))

@@ -41,6 +41,26 @@ def fill(db: vt.Database) -> vt.Token:
     return tx.token
 
 
+#: One hidden view is made from another one by its name.
+OF_HIDDEN = (
+    "WITH w AS (SELECT DISTINCT 2 AS c0, a.c0 AS c1"
+    " FROM (SELECT SUM(cost) AS c0 FROM events HAVING SUM(cost) >= 1) AS a WHERE a.c0 IN (SELECT product FROM events))"
+    " SELECT a.c1 AS c0, COUNT(*) AS n FROM w AS b JOIN w AS a ON a.c0 = b.c0"
+    " RIGHT JOIN events AS d ON CAST(b.c0 IS NULL AS int) = CAST(d.id IS NULL AS int) GROUP BY a.c1"
+)
+
+
+def test_hidden_views_of_hidden_views(db: vt.Database) -> None:
+    db.create_view("v", OF_HIDDEN)
+    with db.transaction() as tx:
+        tx.insert("events", [{"id": 1, "product": 5, "cost": 2}, {"id": 2, "product": 3, "cost": 3}])
+    assert db.view("v").rows() == [{"c0": 5, "n": 2}]
+    with db.transaction() as tx:
+        tx.delete("events", 2)
+    assert db.view("v").rows() == [{"c0": None, "n": 1}]
+    assert db.view("v").verify().ok
+
+
 def test_rows_are_written_and_read_over_several_ltms(db: vt.Database) -> None:
     fill(db)
     with db.transaction() as tx:
