@@ -71,6 +71,7 @@ from .server_calls import (
     session_call,
 )
 from .server_sessions import SESSION_IDLE_S, Cursors, Decided, Earlier, Session, SessionKey, Sessions, TxId
+from .shared_reads import SharedReads
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class Server:
         #: Another one after each start: clients see that what they had here is gone.
         self.life = secrets.randbits(62)
         self._begun_ms = wall_clock_ms()
-        self._calls = database_calls(database)
+        self._shared = SharedReads(database._node)
+        self._calls = database_calls(database, self._shared)
         self._sessions = Sessions(ended, idle_s)
         self._cursors = Cursors()
         self._decided = Decided()
@@ -202,6 +204,11 @@ class Server:
             self._sessions.expire()
             self._cursors.expire()
             self._decided.expire()
+            if self._shared.overdue:
+                self._submit(self._shared.expire, lambda _: None, self._not_expired)
+
+    def _not_expired(self, error: BaseException) -> None:
+        logger.warning("timestamps that were kept for other processes cannot be let go: %s", error)
 
     def _take(self, route: object, name: str, role: str, payload: bytes) -> None:
         try:

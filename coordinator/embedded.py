@@ -34,6 +34,7 @@ from ..ltm.loads import Load, Loaded
 from ..ltm.outputs import CommitRecord
 from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import Tables
+from ..ltm.versions import Horizon
 from .ports import LogFigures
 from .timestamps import TimestampOracle
 from .transaction import Request, Transaction, check_table, inserts_of
@@ -724,6 +725,19 @@ class Engine:
             self.fail(error)
             raise
         self.checkpoints_count += 1
+
+    def share(self, reader: int, horizon: Horizon) -> int:
+        """Pin a timestamp and bring the store to it: other processes can read it there until it is unshared."""
+        with self._checkpoint_lock:
+            self._check_alive()
+            at = self.ltm.share(reader, horizon)
+            self._checkpoint()
+            return at
+
+    def unshare(self, readers: Sequence[int]) -> None:
+        with self._checkpoint_lock:
+            self._check_alive()
+            self.ltm.unshare(readers)
 
     def checkpoint_if_due(self) -> None:
         """For work that writes without committing: it runs the checkpoint itself, as overloaded writers do."""

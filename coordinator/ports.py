@@ -96,15 +96,18 @@ class Refreshing(Protocol):
     def status(self, name: str) -> GroupStatus: ...
 
 
-class Feeding(Protocol):
-    """The change tables of one view. `ts`: everything up to it was given."""
+class ChangeFeed(Protocol):
+    """The change tables of one table or view. `ts`: everything up to it was given."""
 
     @property
     def ts(self) -> int: ...
 
     def has_news(self) -> bool: ...
-    def view(self) -> ViewRows: ...
     def round(self) -> Iterator[Change]: ...
+
+
+class Feeding(ChangeFeed, Protocol):
+    def view(self) -> ViewRows: ...
 
 
 class Administration(Protocol):

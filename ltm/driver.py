@@ -91,6 +91,10 @@ PRUNE_CELLS_PER_ROW = 8
 #: Cells read from the store at once by a scan.
 PAGE_CELLS = 256
 
+#: The meta entry with the timestamps at which other processes may read the store. One that is not there any more, or
+#: never was, may show less than there was at it.
+SHARED_PINS = "shared_pins"
+
 #: Moments at which steps may end: every write that replaces a row looks at them.
 CUTS_MAX = 32
 #: The pins of steps: beyond those of watermarks, which are timestamps.
@@ -190,6 +194,8 @@ class Ltm(Reader):
         #: Every version at or below it is in the store; every log record up to the lsn too.
         self.stored_ts = 0
         self._stored_lsn = 0
+        #: The timestamps at which other processes read the store, by reader; each is pinned, too.
+        self._shared_pins: dict[int, int] = {}
         self.replayed_count = 0
         #: The transactions that recovery found in the log.
         self.replayed_tx_ids: set[tuple[int, int]] = set()
@@ -824,6 +830,7 @@ class Ltm(Reader):
             unmade = self._freeze(tables, elsewhere)
             oldest = self.horizon.oldest()
             progress, cuts = self._progress(), [tuple(cut) for cut in self.cuts]
+            shared = list(self._shared_pins.values())
             needed_lsn = min(lsn, self._needed_lsn())
             loads = self.staging.meta()
         pruned = self._prune(oldest, prune_max)
@@ -833,6 +840,7 @@ class Ltm(Reader):
             "progress": pack(progress),
             "cuts": pack(cuts),
             **loads,
+            SHARED_PINS: pack(shared),
         }
         max_keys = self._write_elsewhere(frozen, unmade, oldest, pruned, meta) if elsewhere else None
         if max_keys is None:
@@ -853,6 +861,24 @@ class Ltm(Reader):
         _free(forgotten, noted)
         self._log.trim(needed_lsn + 1)
         self._drop_cells(tables.catalog.dropped)
+
+    def share(self, reader: int, horizon: Horizon) -> int:
+        """Pin a timestamp at which other processes will read the store; the next checkpoint brings there what is
+        visible at it. Not while a checkpoint is under way."""
+        self._shared_pins[reader] = at = horizon.pin(reader)
+        return at
+
+    def unshare(self, readers: Iterable[int]) -> None:
+        """Let go of some: first the store says so, then versions may go. Not while a checkpoint is under way."""
+        for reader in readers:
+            del self._shared_pins[reader]
+        with self.lock:
+            self._write_shared_pins()
+        for reader in readers:
+            self.horizon.unpin(reader)
+
+    def _write_shared_pins(self) -> None:
+        self._store.write((), (), {SHARED_PINS: pack(list(self._shared_pins.values()))}, lambda: None)
 
     def _progress(self) -> list[tuple[int, int, int | None]]:
         """(view, watermark, position) of each deferred view."""
@@ -942,6 +968,8 @@ class Ltm(Reader):
             # From now on a store without these entries is one that was lost.
             position, catalog = pack((0, 0)), pack(catalog_to_plain(Catalog()))
             self._store.write((), (), {"position": position, "catalog": catalog}, lambda: None)
+        if unpack(self._store.meta(SHARED_PINS) or pack([])):
+            self._write_shared_pins()  # those of a process that was killed: nobody keeps what they see any more
         lsn, self.stored_ts = cast(tuple[int, int], unpack(position))
         self._stored_lsn = lsn
         if self._log.last_lsn < lsn:

@@ -218,6 +218,8 @@ class LmdbStore:
     @contextmanager
     def writing(self) -> Iterator[OpenWrite]:
         """One synced transaction, which ends with the block; an exception in it leaves no trace."""
+        # Other processes may read (`LmdbSnapshot`): one that was killed keeps no pages from being used again.
+        self._environment.reader_check()
         try:
             with self._environment.begin(write=True) as transaction:
                 yield OpenWrite(transaction, self._cells, self._notes, self._meta)
@@ -523,6 +525,9 @@ class LmdbStore:
             raise self._not_a_store("it holds other data") from error
         except lmdb.Error as error:
             raise self._failure(error) from error
+        self._check_format()
+
+    def _check_format(self) -> None:
         found = self.meta(FORMAT_NAME)
         if found is None:
             raise self._not_a_store("it holds other data")
@@ -562,6 +567,58 @@ class LmdbStore:
         """The table id may be what was damaged, so the whole LMDB key is named too."""
         table_id, key = int.from_bytes(cell_key[:4], "big"), cell_key[:-_TS_BYTES]
         return self._damage(f"the row of table {table_id} with key {key.hex()} and its version {cell_key[-8:].hex()}")
+
+
+class LmdbSnapshot(LmdbStore):
+    """The store of a directory that another process may have open, as its last write left it: for reads by one thread.
+
+    One read transaction serves all reads, so that they see one state however long they take. Until it is closed, the
+    process that writes cannot use the pages again that it frees meanwhile.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path / "data.mdb"
+        self._inherit = ()
+        self._closed = False
+        self._generation = 0
+        self._idle = deque()
+        try:
+            self._environment = lmdb.open(
+                str(path),
+                map_size=MAP_BYTES,
+                readonly=True,
+                create=False,
+                # Pages that were not asked for are of no use to others; those of a scan are.
+                readahead=True,
+                max_readers=READERS_MAX,
+                max_dbs=3,
+                lib_version=0,
+            )
+        except (lmdb.Error, OSError) as error:
+            raise self._failure(error) from error
+        try:
+            self._open_databases()
+        except BaseException:
+            self._environment.close()
+            raise
+
+    @property
+    def write_id(self) -> int:
+        """The number of the write that it shows: every write has a higher one."""
+        with self._reading() as reader:
+            return int(reader.transaction.id())
+
+    def _open_databases(self) -> None:
+        try:
+            # What is opened with no transaction is opened in one of its own, which ends at once.
+            self._cells = self._environment.open_db(b"cells", create=False)
+            self._notes = self._environment.open_db(b"notes", create=False)
+            self._meta = self._environment.open_db(b"meta", create=False)
+        except (lmdb.NotFoundError, lmdb.ReadonlyError, lmdb.IncompatibleError) as error:
+            raise self._not_a_store("it holds other data") from error
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        self._check_format()
 
 
 def _decode(key: bytes, cell_key: bytes, stored: bytes) -> Cell:

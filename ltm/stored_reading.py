@@ -1,0 +1,125 @@
+"""Reads of what a checkpoint left in a store, at a timestamp, by a process that does not have the database open.
+
+The process that has it open pins the timestamp and makes a checkpoint first (`Ltm.share`). Whether what is read is what
+was there at the timestamp is told by the store itself, in the same read transaction that all reads use: `shared_pins`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Protocol, TypeVar, cast
+
+from ..changetables.errors import OperationalError
+from ..changetables.keys import prefix_stop
+from .catalog import catalog_from_plain
+from .codec import unpack
+from .driver import SHARED_PINS
+from .ports import Cell
+from .reading import NEWEST, Reader
+from .tables import Tables, ViewRows
+from .versions import Horizon, IndexVersions, TableVersions
+
+#: Cells read at once: some hundred microseconds, and little memory.
+PAGE_CELLS = 1_000
+
+T = TypeVar("T")
+
+
+class StoreSnapshot(Protocol):
+    """What of `LmdbSnapshot` is used here: all reads see one state."""
+
+    @property
+    def write_id(self) -> int: ...
+    def get(self, key: bytes, at: int) -> Cell | None: ...
+    def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]: ...
+    def max_key(self, start: bytes, stop: bytes) -> bytes | None: ...
+    def meta(self, name: str) -> bytes | None: ...
+
+
+class StoredReader(Reader):
+    """Everything is read at `at`, deferred views too: of them it is the watermark."""
+
+    horizon: Horizon
+
+    def __init__(self, store: StoreSnapshot, at: int) -> None:
+        self._store = store
+        self.horizon = Horizon()
+        self.horizon.publish(at)
+        catalog = store.meta("catalog")
+        if catalog is None:
+            raise OperationalError("the store holds no database yet", hint="check the path")
+        self.tables = Tables(catalog_from_plain(unpack(catalog)), self.horizon)
+        self.lock = threading.RLock()
+
+    # -- where the rows are
+
+    def read(self, versions: TableVersions[T], key: bytes, at: int) -> T | None:
+        cell = self._store.get(key, at)
+        return None if cell is None or cell.value is None else versions.decode(cell.value)
+
+    def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
+        decode = versions.decode
+        for page in self.pages(start, stop, at):
+            for key, _, value in page:
+                if value is not None:
+                    yield key, decode(value)
+
+    def pages(self, start: bytes, stop: bytes, at: int) -> Iterator[list[Cell]]:
+        """The cells of a range, tombstones included, some at a time."""
+        while start < stop:
+            cells = self._store.scan(start, stop, at, PAGE_CELLS)
+            if cells:
+                yield cells
+            if len(cells) < PAGE_CELLS:
+                return
+            start = cells[-1].key + b"\0"
+
+    def edge(
+        self, versions: TableVersions[T], start: bytes, stop: bytes, at: int, last: bool
+    ) -> Iterator[tuple[bytes, T]]:
+        if not last:
+            yield from self.scan(versions, start, stop, at)
+            return
+        while start < stop and (key := self._store.max_key(start, stop)) is not None:
+            row = self.read(versions, key, at)
+            if row is not None:
+                yield key, row
+            stop = key
+
+    def entries_at(self, entries: IndexVersions, prefix: bytes, at: int) -> list[bytes]:
+        return [key for _, key in self.scan(entries, prefix, prefix_stop(prefix), at)]
+
+    def horizon_of(self, view: ViewRows) -> Horizon:
+        return self.horizon
+
+    def is_small(self, start: bytes, stop: bytes, cells: int) -> bool:
+        """Whether a range has fewer cells than that."""
+        return len(self._store.scan(start, stop, NEWEST, cells)) < cells
+
+    def first_key(self, start: bytes, stop: bytes) -> bytes | None:
+        """The lowest key of a range, whatever is visible under it."""
+        found = self._store.scan(start, stop, NEWEST, 1)
+        return found[0].key if found else None
+
+    def last_key(self, start: bytes, stop: bytes) -> bytes | None:
+        return self._store.max_key(start, stop)
+
+
+def shared_pins(store: StoreSnapshot) -> list[int]:
+    """The timestamps that the process which has the database open keeps readable for others."""
+    packed = store.meta(SHARED_PINS)
+    return [] if packed is None else list(cast("tuple[int, ...]", unpack(packed)))
+
+
+def stored_position(store: StoreSnapshot) -> tuple[int, int]:
+    """(lsn, timestamp): every log record and every version up to them is in the store."""
+    packed = store.meta("position")
+    return (0, 0) if packed is None else cast("tuple[int, int]", unpack(packed))
+
+
+def stored_watermarks(store: StoreSnapshot) -> dict[int, int]:
+    """Of the deferred views, by id."""
+    packed = store.meta("progress")
+    found = () if packed is None else cast("tuple[tuple[int, int, int | None], ...]", unpack(packed))
+    return {view_id: watermark for view_id, watermark, _ in found}
