@@ -23,7 +23,7 @@ from ..rows import Result, Token
 from ..rows import Row as ApiRow
 from ..table_changes import TableChanges
 from .columns import Columns
-from .options import Options
+from .options import NOW, Options
 
 #: How often a row came (negative: went), and when.
 CHANGE, COMMIT_TS = "_change", "_commit_ts"
@@ -55,7 +55,7 @@ def newest_ts(db: Database, options: Options) -> int:
 
 def _changes(db: Database, options: Options, since: int | None) -> Changes:
     """Those that are there by now."""
-    token = None if since is None else Token(since)
+    token = None if since is None or since == NOW else Token(since)
     if options.is_view:
         return db.view(options.name).changes(token)
     if isinstance(db, RemoteDatabase):

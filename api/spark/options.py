@@ -22,6 +22,9 @@ PARTITIONS_MAX = 10_000
 #: How long what is read is kept readable after the job was planned, or a part of it began.
 LEASE = "15m"
 
+#: As `since`: from the moment on at which it is read.
+NOW = -1
+
 _NAMES = (
     "path", "url", "table", "view", "as_of", "since", "columns", "partitions", "lease", "pushdown",
     "keys", "server_key",
@@ -99,6 +102,8 @@ def _timestamp(said: Mapping[str, str], name: str) -> int | None:
     text = said.get(name)
     if text is None:
         return None
+    if text == "now" and name == "since":
+        return NOW
     if text.isascii() and text.isdigit():
         return int(text)
     try:

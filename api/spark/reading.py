@@ -114,7 +114,7 @@ class ViewtideReader(DataSourceReader):
         assert directory is not None, "only a directory is read from its store"
         with StoredRows(directory, self._options.name, part.pin) as rows:
             renew(directory, part.pin)
-            yield from self._batches(rows.columns(), rows.pages(part.within))
+            yield from batches(self._schema, rows.columns(), rows.pages(part.within), self._conditions)
 
     def _read_whole(self) -> Iterator[RecordBatch]:
         options = self._options
@@ -125,16 +125,20 @@ class ViewtideReader(DataSourceReader):
                 columns = [*columns, *CHANGE_COLUMNS]
             else:
                 pages = rows_as_of(db, options)
-            yield from self._batches(columns, pages)
+            yield from batches(self._schema, columns, pages, self._conditions)
 
-    def _batches(self, columns: Columns, pages: Iterator[list[Row]]) -> Iterator[RecordBatch]:
-        schema = arrow_schema(self._schema)
-        positions = positions_of(columns, schema.names)
-        rows = (row for page in pages for row in page)
-        while some := list(islice(rows, BATCH_ROWS)):
-            batch = filtered(batch_of(some, positions, schema), self._conditions)
-            if batch.num_rows:
-                yield batch
+
+def batches(
+    schema: StructType, columns: Columns, pages: Iterator[list[Row]], conditions: Sequence[Condition] = ()
+) -> Iterator[RecordBatch]:
+    """The rows as Spark expects them; those that do not meet the conditions are left out."""
+    wanted = arrow_schema(schema)
+    positions = positions_of(columns, wanted.names)
+    rows = (row for page in pages for row in page)
+    while some := list(islice(rows, BATCH_ROWS)):
+        batch = filtered(batch_of(some, positions, wanted), conditions)
+        if batch.num_rows:
+            yield batch
 
 
 class FilteringReader(ViewtideReader):
