@@ -218,9 +218,9 @@ class LmdbStore:
     @contextmanager
     def writing(self) -> Iterator[OpenWrite]:
         """One synced transaction, which ends with the block; an exception in it leaves no trace."""
-        # Other processes may read (`LmdbSnapshot`): one that was killed keeps no pages from being used again.
-        self._environment.reader_check()
         try:
+            # Other processes may read (`LmdbSnapshot`): one that was killed keeps no pages from being used again.
+            self._environment.reader_check()
             with self._environment.begin(write=True) as transaction:
                 yield OpenWrite(transaction, self._cells, self._notes, self._meta)
         except lmdb.Error as error:
