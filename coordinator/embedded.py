@@ -631,7 +631,7 @@ class Engine:
         record = CommitRecord((), commit_ts, ltm.tables.catalog.version, (), contributions)
         outputs = ltm.loaded(ltm.participant.commit, record)
         try:
-            ltm.accept_load(Loaded(load.staged_ts, commit_ts, rows_count, given_up), outputs)
+            ltm.accept_load(Loaded(load.staged_ts, commit_ts, rows_count, given_up, load.table_ids[0]), outputs)
             ltm.flush()
         except DataError:
             raise  # too large; nothing has changed

@@ -1,7 +1,8 @@
 """The change feed of a table: its change tables, in order, from any place that the log still has.
 
 The records of the commit log *are* the change tables of base tables: each has the old and the new row of every key that
-it wrote. So nothing is computed and nothing is kept: a round reads the log from where the last one ended.
+it wrote. So nothing is computed and nothing is kept: a round reads the log from where the last one ended. Rows that
+were loaded in bulk are not in it: that is an error, never a gap.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..changetables.errors import OperationalError, ProgrammingError
+from ..ltm.loads import Loaded
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.reading import same_row
 from ..ltm.tables import TableRows
@@ -47,6 +49,9 @@ class TableFeed:
         if start_lsn is None:
             raise too_old(ltm, f"table {self._name!r}", self.ts, at)
         try:
+            for loaded in ltm.read_loads(start_lsn, last_lsn):
+                if loaded.table_id in (self._id, 0) and self.ts < loaded.commit_ts <= at:
+                    raise self._loaded(loaded)
             for lsn, record in ltm.read_log(start_lsn):
                 if lsn > last_lsn:
                     break
@@ -65,6 +70,13 @@ class TableFeed:
                 raise too_old(ltm, f"table {self._name!r}", self.ts, at) from error
             raise
         self.ts, self._place = at, Place(at, last_lsn)
+
+    def _loaded(self, loaded: Loaded) -> OperationalError:
+        return OperationalError(
+            f"{loaded.rows_count} rows of table {self._name!r} were loaded in bulk at {loaded.commit_ts}: "
+            "they are not in the log",
+            hint=f"read all of it and go on from there; the oldest token that works is Token({loaded.commit_ts})",
+        )
 
 
 def _signed(writes: list[Write], table: TableRows) -> SignedRows:

@@ -36,7 +36,7 @@ from .fair_lock import FairLock
 from .history import CATALOG as _CATALOG
 from .history import COMMIT as _COMMIT
 from .history import History, first_stamped, passed_lsn, place_before
-from .loads import LOADED, Loaded
+from .loads import LOADED, Loaded, loaded_of_plain
 from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
 from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
@@ -355,6 +355,13 @@ class Ltm(Reader):
                     yield record.lsn, _record(item)
                 elif item[0] not in (_CATALOG, LOADED):
                     yield record.lsn, step_of_plain(item)
+
+    def read_loads(self, after_lsn: int, up_to_lsn: int) -> Iterator[Loaded]:
+        """The bulk loads in a part of the log: what they loaded is not in it."""
+        for record in self._log.read(after_lsn + 1):
+            if record.lsn > up_to_lsn:
+                return
+            yield from (loaded_of_plain(item) for item in unpack_stream(record.payload) if item[0] == LOADED)
 
     def read_contributions(
         self, after_lsn: int, up_to_lsn: int, view_ids: frozenset[int]
@@ -1011,7 +1018,7 @@ class Ltm(Reader):
                 raise self._store_too_old(stored_lsn)
             self._adopt(Tables(catalog_from_plain(plain), self.horizon, self.tables))
         elif item[0] == LOADED:
-            self._show_load(Loaded(*cast("tuple[int, int, int, tuple[int, ...]]", item[1:])))
+            self._show_load(loaded_of_plain(item))
             return
         elif item[0] != _COMMIT:
             self._replay_step(step_of_plain(item))

@@ -34,12 +34,19 @@ class Load(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The log record. `given_up`: deferred views that have to be computed anew, because the log has not the rows."""
+    """The log record. `given_up`: deferred views that have to be computed anew, because the log has not the rows.
+    `table_id`: 0 in records of before it was noted."""
 
     staged_ts: int
     commit_ts: int
     rows_count: int
     given_up: tuple[int, ...]
+    table_id: int = 0
+
+
+def loaded_of_plain(item: tuple[object, ...]) -> Loaded:
+    """The record, with its first word."""
+    return Loaded(*cast("tuple[int, int, int, tuple[int, ...], int]", item[1:]))
 
 
 def loads_to_plain(loads: dict[int, Load]) -> list[object]:

@@ -7,14 +7,16 @@ was there at the timestamp is told by the store itself, in the same read transac
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeVar, cast
 
 from ..changetables.errors import OperationalError
 from ..changetables.keys import prefix_stop
+from .bulk_staging import META as LOADS
 from .catalog import catalog_from_plain
 from .codec import unpack
 from .driver import SHARED_PINS
+from .loads import loads_from_plain, visible_from
 from .ports import Cell
 from .reading import NEWEST, Reader
 from .tables import Tables, ViewRows
@@ -35,6 +37,7 @@ class StoreSnapshot(Protocol):
     def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]: ...
     def max_key(self, start: bytes, stop: bytes) -> bytes | None: ...
     def meta(self, name: str) -> bytes | None: ...
+    def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None: ...
 
 
 class StoredReader(Reader):
@@ -49,6 +52,10 @@ class StoredReader(Reader):
         catalog = store.meta("catalog")
         if catalog is None:
             raise OperationalError("the store holds no database yet", hint="check the path")
+        loads = store.meta(LOADS)
+        if loads is not None:
+            # What is being loaded, or was after `at`, is in the store, too.
+            store.count_as(visible_from(loads_from_plain(unpack(loads))))
         self.tables = Tables(catalog_from_plain(unpack(catalog)), self.horizon)
         self.lock = threading.RLock()
 

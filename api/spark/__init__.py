@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..changetables.errors import InterfaceError
+from ..changetables.evaluators.spark_session import require_spark, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FORMAT", "register"]
+__all__ = ["FORMAT", "register", "session"]
 
 FORMAT = "viewtide"
 #: Spark refuses a reader that takes filters as long as this is not set.
@@ -25,12 +25,19 @@ _SHARED_PLAN = ("org.apache.spark.sql.execution.datasources.v2.python.PythonData
 
 def register(spark: SparkSession) -> None:
     """Make the format "viewtide" known to a session, for reading and writing, in batches and as a stream."""
-    try:
-        from .source import FilteringSource, ViewtideSource
-    except ModuleNotFoundError as error:
-        raise InterfaceError(f"{error.name} is not installed", hint="pip install 'viewtide[spark]'") from error
+    require_spark()
+    # Imported here: whoever never registers it needs no Spark.
+    from .source import FilteringSource, ViewtideSource
+
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(FilteringSource if _keeps_filters_apart(spark) else ViewtideSource)
+
+
+def session(master: str = "local[*]") -> SparkSession:
+    """The Spark session of this process, or a new local one, to which the format is known."""
+    spark = spark_session(master)
+    register(spark)
+    return spark
 
 
 def _keeps_filters_apart(spark: SparkSession) -> bool:

@@ -582,6 +582,7 @@ class LmdbSnapshot(LmdbStore):
         self._closed = False
         self._generation = 0
         self._idle = deque()
+        self._counts_as = {}
         try:
             self._environment = lmdb.open(
                 str(path),

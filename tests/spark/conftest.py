@@ -24,6 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from viewtide.changetables.evaluators.spark_session import spark_session
+    import viewtide.spark
 
-    yield spark_session("local[2]")
+    yield viewtide.spark.session("local[2]")

@@ -107,6 +107,28 @@ def test_an_open_one_stays_readable_while_writers_go_on(db_path: Path, elsewhere
             assert elsewhere.rows_of(db_path, name, pinned(db_path, name, LEASE_S)) == shown(db, name)
 
 
+def test_a_bulk_load_is_seen_from_its_commit_on(
+    db_path: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    monkeypatch.setattr("viewtide.bulk.STAGED_ROWS_MIN", 1)
+    with vt.connect(db_path) as db:
+        db.create_table("t", {"id": int}, key="id")
+        under_way: list[Pin] = []
+
+        def batches() -> Iterator[object]:
+            for first in range(2):
+                under_way.append(pinned(db_path, "t", LEASE_S))
+                yield pyarrow.table({"id": [first * 100 + number for number in range(100)]})
+
+        db.table("t").load(batches())
+        after = pinned(db_path, "t", LEASE_S)
+        assert [elsewhere.rows_of(db_path, "t", pin) for pin in under_way] == [[], []]
+        assert len(elsewhere.rows_of(db_path, "t", after)) == 200
+    assert elsewhere.rows_of(db_path, "t", under_way[0]) == []
+    assert len(elsewhere.rows_of(db_path, "t", pinned(db_path, "t", LEASE_S))) == 200
+
+
 def test_a_timestamp_that_is_let_go_is_refused_before_its_versions_are_gone(
     db_path: Path, elsewhere: Elsewhere
 ) -> None:
