@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 import viewtide as vt
+from tests.postgres import postgres
+from viewtide.cluster_client import ClusterClient
 from viewtide.development import Development
+
+__all__ = ["postgres"]
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +33,12 @@ def hbase_cluster(_running_cluster: Development) -> Iterator[Development]:
     _running_cluster.await_ready()
     with vt.connect(f"zk://{_running_cluster.zookeeper}") as db:
         drop_all(db)
+
+
+@pytest.fixture
+def cluster_client(hbase_cluster: Development) -> Iterator[ClusterClient]:
+    with closing(hbase_cluster.client()) as client:
+        yield client
 
 
 def drop_all(db: vt.Database) -> None:
