@@ -85,6 +85,8 @@ def bulk_load(
             raise
     finally:
         engine.ltm.horizon.unpin(reader)
+        with engine.ltm.lock:
+            engine.ltm.staging.passed(engine.ltm.horizon.oldest())
 
 
 class _Twice(Exception):

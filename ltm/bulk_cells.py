@@ -15,7 +15,6 @@ import sys
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import itemgetter
 from struct import Struct
 from typing import TypeAlias
 from zlib import crc32
@@ -55,6 +54,8 @@ _INTS = {
     8: (pa.int64(), "q", b"\xd3"),
 }
 _NULL = pa.scalar(b"\xc0", pa.binary())
+#: The kind of a cell that has a value.
+_VALUE = pa.scalar(b"\x01", pa.binary())
 _KEY_NULL = pa.scalar(b"\x02", pa.binary())
 _SMALL_TEXT_BYTES_MAX = 255
 
@@ -147,8 +148,9 @@ class Encoder:
         key = self._key(columns, table.key, None)
         if key is None or _longest(key) + 4 > KEY_BYTES_MAX:
             return None
-        head = pa.scalar(_array_head(len(columns)), pa.binary())
-        body = [head, *(_value(column, columns[place]) for place, column in enumerate(table.columns))]
+        body: _Pieces = [pa.scalar(_array_head(len(columns)), pa.binary())]
+        for place, column in enumerate(table.columns):
+            body += _value(column, columns[place])
         prefix = _prefix(table.id)
         cells = self._items([prefix, key], body)
         entries = []
@@ -172,15 +174,22 @@ class Encoder:
         return _joined(pieces)
 
     def _items(self, key: _Pieces, body: _Pieces) -> Items:
-        cell_key = _joined([*key, self._suffix])
-        unsealed = _joined([cell_key, *body, pa.scalar(b"\x01", pa.binary())])
+        unsealed = _joined([*key, self._suffix, *body, _VALUE])
+        lengths = _lengths([*key, self._suffix])
+        if not _is_ordered(unsealed):
+            # No key is the beginning of another one: the order of the whole is that of the keys.
+            order = pc.sort_indices(unsealed)
+            unsealed = unsealed.take(order)
+            lengths = lengths.take(order)
         sums = array("I", map(crc32, _slices(unsealed)))
         if sys.byteorder == "big":
             sums.byteswap()
-        sealed = _joined([unsealed, _fixed(sums, 4)])
-        items = _pairs(sealed, pc.binary_length(cell_key))
-        items.sort(key=itemgetter(0))
-        return items
+        return _pairs(_joined([unsealed, _fixed(sums, 4)]), lengths)
+
+
+def _is_ordered(values: pa.Array) -> bool:
+    count = len(values)
+    return count < 2 or bool(pc.all(pc.less_equal(values.slice(0, count - 1), values.slice(1))).as_py())
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -193,6 +202,14 @@ def _prefix(table_id: int) -> pa.Scalar:
 
 def _joined(pieces: _Pieces) -> pa.Array:
     return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary())) if len(pieces) > 1 else pieces[0]
+
+
+def _lengths(pieces: _Pieces) -> pa.Array:
+    """How many bytes the pieces have together."""
+    total = pc.binary_length(pieces[0])
+    for piece in pieces[1:]:
+        total = pc.add(total, pc.binary_length(piece))
+    return total
 
 
 def _longest(values: pa.Array) -> int:
@@ -257,10 +274,11 @@ def _array_head(count: int) -> bytes:
     return bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
-def _value(column: Column, values: pa.Array) -> pa.Array:
+def _value(column: Column, values: pa.Array) -> _Pieces:
     """A column in msgpack."""
     kind = column.type.kind
     filled = values.fill_null(_zero(values.type)) if values.null_count else values
+    made: _Pieces
     if kind == "int":
         made = _number(filled)
     elif kind == "float":
@@ -271,36 +289,36 @@ def _value(column: Column, values: pa.Array) -> pa.Array:
             numbers.byteswap()
         made = _marked(b"\xcb", _fixed(numbers, 8))
     elif kind == "bool":
-        made = pc.if_else(filled, pa.scalar(b"\xc3", pa.binary()), pa.scalar(b"\xc2", pa.binary()))
+        made = [pc.if_else(filled, pa.scalar(b"\xc3", pa.binary()), pa.scalar(b"\xc2", pa.binary()))]
     elif kind == "date":
         made = _marked(b"\xd6\x02", _big_endian(pc.add(_ints(filled, kind), _DATE_ZERO_ORDINAL), 4))
     elif kind in _RANGES:
         made = _marked(b"\xd7\x03", _big_endian(_ints(filled, kind), 8))
     else:
         made = _text(filled.cast(pa.binary()), kind == "bytes")
-    return pc.if_else(values.is_valid(), made, _NULL) if values.null_count else made
+    return [pc.if_else(values.is_valid(), _joined(made), _NULL)] if values.null_count else made
 
 
-def _marked(mark: bytes, values: pa.Array) -> pa.Array:
-    return _joined([pa.scalar(mark, pa.binary()), values])
+def _marked(mark: bytes, values: pa.Array) -> _Pieces:
+    return [pa.scalar(mark, pa.binary()), values]
 
 
-def _number(values: pa.Array) -> pa.Array:
+def _number(values: pa.Array) -> _Pieces:
     bounds = pc.min_max(values)
     low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
     if low >= 0 and high < 128:
-        return _big_endian(values, 1)
+        return [_big_endian(values, 1)]
     width = next(width for width in _INTS if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
     return _marked(_INTS[width][2], _big_endian(values, width))
 
 
-def _text(values: pa.Array, is_blob: bool) -> pa.Array:
+def _text(values: pa.Array, is_blob: bool) -> _Pieces:
     lengths = pc.binary_length(values)
     if (pc.max(lengths).as_py() or 0) <= _SMALL_TEXT_BYTES_MAX:
         mark = 0xC4 if is_blob else 0xD9
         heads = pa.array([bytes([mark, length]) for length in range(_SMALL_TEXT_BYTES_MAX + 1)], pa.binary())
-        return _joined([heads.take(lengths), values])
-    return _joined([_marked(b"\xc6" if is_blob else b"\xdb", _big_endian(lengths, 4)), values])
+        return [heads.take(lengths), values]
+    return [*_marked(b"\xc6" if is_blob else b"\xdb", _big_endian(lengths, 4)), values]
 
 
 def _slices(values: pa.Array) -> list[bytes]:

@@ -24,6 +24,8 @@ class Staging:
         self._bulk: BulkStore | None = store if isinstance(store, BulkStore) else None
         #: By `staged_ts`: those under way, and those that some readers may not see yet.
         self._loads: dict[int, Load] = {}
+        #: Nobody reads below it: loads up to there count as written at `staged_ts` as well.
+        self._oldest = 0
         #: (table id, commit_ts) -> the timestamp of the cells in the store.
         self._stored_as: dict[tuple[int, int], int] = {}
         #: Of each load under way: the keys that others wrote to its table since, as far as they left memory.
@@ -98,6 +100,12 @@ class Staging:
                 highest = self._store.max_key(table_id.to_bytes(4, "big"), (table_id + 1).to_bytes(4, "big"))
                 versions[table_id].loaded(loaded.commit_ts, highest or b"")
 
+    def passed(self, oldest: int) -> None:
+        """Nobody reads below `oldest` any more. What is in memory keeps its timestamp: see `stored_as`."""
+        if any(self._oldest < load.commit_ts <= oldest for load in self._loads.values()):
+            self._oldest = oldest
+            self._counted()
+
     def stored_as(self, table_id: int, commit_ts: int) -> int:
         """The timestamp that the store has for a version: the same, unless it was loaded."""
         return self._stored_as.get((table_id, commit_ts), commit_ts) if self._stored_as else commit_ts
@@ -110,7 +118,8 @@ class Staging:
             for table_id in load.table_ids
         }
         if self._bulk is not None:
-            self._bulk.count_as(visible_from(self._loads))
+            told = {ts: load for ts, load in self._loads.items() if load.commit_ts > self._oldest}
+            self._bulk.count_as(visible_from(told))
 
     # -- recovery
 

@@ -753,6 +753,17 @@ class Ltm(Reader):
             whole = len(stored) < PAGE_CELLS
             last = stop if whole else max(stored) + b"\0"
             moved = set(moving if whole else moving[: bisect_left(moving, last)])
+            if not moved and None not in stored.values():
+                # What was not in memory a moment ago is as the store has it, or newer than `at`.
+                decode = versions.decode
+                for key, commit_ts, value in cast("Iterable[Cell]", stored.values()):
+                    if commit_ts > at:
+                        old = self._read_stored(versions, key, at)
+                        if old is not None:
+                            yield key, old
+                    elif value is not None:
+                        yield key, decode(value)
+                stored = {}
             for key in sorted(moved.union(stored)) if moved else list(stored):
                 version = versions.at(key, at)
                 if version is None:
@@ -840,6 +851,7 @@ class Ltm(Reader):
             shared = list(self._shared_pins.values())
             needed_lsn = min(lsn, self._needed_lsn())
             loads = self.staging.meta()
+            self.staging.passed(oldest)
         pruned = self._prune(oldest, prune_max)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),

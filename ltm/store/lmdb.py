@@ -28,6 +28,7 @@ from operator import itemgetter
 from pathlib import Path
 from shutil import disk_usage
 from struct import Struct
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -138,13 +139,15 @@ class LmdbStore:
     `inherit` are files that a process which writes for this one keeps open: the lock of the directory.
     """
 
+    #: By table: the timestamps of cells that count as others.
+    _counts_as: Mapping[bytes, Mapping[int, int]] = MappingProxyType({})
+
     def __init__(self, path: Path, inherit: tuple[int, ...] = ()) -> None:
         self._file = path / "data.mdb"
         self._inherit = inherit
         self._closed = False
         self._generation = 0
         self._idle: deque[_Reader] = deque()
-        self._counts_as: Mapping[tuple[bytes, int], int] = {}
         _make_directory(path)
         try:
             self._environment = lmdb.open(
@@ -234,7 +237,10 @@ class LmdbStore:
         return self.writing()
 
     def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None:
-        self._counts_as = timestamps
+        by_table: dict[bytes, dict[int, int]] = {}
+        for (table, staged_ts), ts in timestamps.items():
+            by_table.setdefault(table, {})[staged_ts] = ts
+        self._counts_as = by_table
 
     def unstage(self, table_id: int, staged_ts: int) -> None:
         start, stop = table_id.to_bytes(_TABLE_BYTES, "big"), (table_id + 1).to_bytes(_TABLE_BYTES, "big")
@@ -326,25 +332,24 @@ class LmdbStore:
             if crc32(stored, crc32(cell_key)) != _RESIDUE:
                 raise self._cell_damage(cell_key)
             if cell_key[:-8] == key:
-                if self._counts_as:
-                    return self._newest_counted(cells, key, at)
+                if self._counts_as and (counts_as := self._counts_as.get(key[:_TABLE_BYTES])):
+                    return self._newest_counted(cells, key, at, counts_as)
                 return _decode(key, cell_key, stored)
         self._check_before(cells, found, key + inverted)
         return None
 
-    def _newest_counted(self, cells: lmdb.Cursor[bytes], key: bytes, at: int) -> Cell | None:
+    def _newest_counted(
+        self, cells: lmdb.Cursor[bytes], key: bytes, at: int, counts_as: Mapping[int, int]
+    ) -> Cell | None:
         """The first version from the cursor on that counts as written at or before `at`."""
         more = True
         while more and (cell_key := self._checked(cells))[:-_TS_BYTES] == key:
-            cell = self._counted(_decode(key, cell_key, cells.value()))
-            if cell.commit_ts <= at:
-                return cell
+            cell = _decode(key, cell_key, cells.value())
+            ts = counts_as.get(cell.commit_ts, cell.commit_ts)
+            if ts <= at:
+                return cell._replace(commit_ts=ts)
             more = cells.next()
         return None
-
-    def _counted(self, cell: Cell) -> Cell:
-        ts = self._counts_as.get((cell.key[:_TABLE_BYTES], cell.commit_ts))
-        return cell if ts is None else cell._replace(commit_ts=ts)
 
     def _check_before(self, cells: lmdb.Cursor[bytes], found: bool, sought: bytes) -> None:
         """After a seek, `found` or not, step back and check the neighbour.
@@ -361,7 +366,8 @@ class LmdbStore:
         done = last = b""
         steps = 0
         item, step, seek = cells.item, cells.next, cells.set_range
-        counts_as = self._counts_as
+        # A scan is one of a table: all its keys begin alike.
+        counts_as = self._counts_as.get(start[:_TABLE_BYTES])
         more = self._seek_key(cells, start)
         while more and len(found) < limit:
             cell_key, stored = item()
@@ -375,12 +381,11 @@ class LmdbStore:
                 more = step() if steps < STEPS_BEFORE_SEEK else seek(key + _AFTER_VERSIONS)
             elif key >= stop:
                 break
-            elif counts_as and (cell_key[:_TABLE_BYTES], _TS_MAX - _unpack_from(cell_key, -8)[0]) in counts_as:
-                # Step by step: a seek to `at` may lead here again.
-                cell = self._counted(_decode(key, cell_key, stored))
-                if cell.commit_ts <= at:
-                    found.append(cell)
+            elif counts_as and (ts := counts_as.get(_TS_MAX - _unpack_from(cell_key, -8)[0])) is not None:
+                if ts <= at:
+                    found.append(_make_tuple(Cell, (key, ts, stored[:-5] if stored[-5] else None)))
                     done, steps = key, 0
+                # Step by step: a seek to `at` may lead here again.
                 more = step()
             elif (cell := _decode(key, cell_key, stored)).commit_ts > at:
                 steps += 1
