@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
 import viewtide as vt
-from tests.postgres import Postgres
+from tests.postgres import Postgres, PostgresError
 from tests.unit.test_sql_subqueries import CONDITIONS, TABLES, VALUES
 
 pytestmark = pytest.mark.slow
@@ -26,8 +27,8 @@ def rows(result: vt.Result) -> list[tuple[object, ...]]:
 
 
 def written(found: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """With the scale of decimals."""
-    return [tuple(str(value) if isinstance(value, Decimal) else value for value in row) for row in found]
+    """With the scale of decimals, and one NaN."""
+    return [tuple(str(value) if isinstance(value, Decimal | float) else value for value in row) for row in found]
 
 
 @pytest.fixture
@@ -57,3 +58,39 @@ def test_update_and_delete_as_in_postgresql(db: vt.Database, peer: Postgres) -> 
         peer.executescript(statement)
         everything = "SELECT * FROM t ORDER BY id"
         assert written(rows(db.sql(everything))) == written(peer.query(everything)), statement
+
+
+#: Statements one by one, each on what those before it left.
+HISTORY = Path(__file__).with_name("statements_postgres.txt").read_text().splitlines()[1:]
+TABLES_OF_HISTORY = ("p", "o", "nk", "c1")
+
+
+def _ours(db: vt.Database, statement: str) -> list[tuple[object, ...]] | None:
+    """The rows, None for an error."""
+    try:
+        return written(rows(db.sql(statement)))
+    except vt.Error as error:
+        assert not isinstance(error, vt.InternalError | vt.NotSupportedError), f"{statement}: {error}"
+        return None
+
+
+def _theirs(postgres: Postgres, statement: str) -> list[tuple[object, ...]] | None:
+    try:
+        return written(postgres.query(statement))
+    except PostgresError:
+        return None
+
+
+def test_a_history_of_statements_as_in_postgresql(postgres: Postgres) -> None:
+    assert len(HISTORY) > 100
+    errors = 0
+    try:
+        with vt.connect("memory:") as db:
+            for statement in HISTORY:
+                found = _ours(db, statement)
+                assert found == _theirs(postgres, statement), statement
+                errors += found is None
+    finally:
+        for table in TABLES_OF_HISTORY:
+            postgres.executescript(f"DROP TABLE IF EXISTS {table} CASCADE")
+    assert 10 < errors < 30

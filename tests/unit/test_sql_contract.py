@@ -86,6 +86,20 @@ def test_the_first_of_equal_numbers_shows_how_they_are_written(db: vt.Database) 
     assert written("VALUES (1.00), (1.0), (2.0) INTERSECT ALL VALUES (1.0), (1.0)") == ["1.00", "1.00"]
 
 
+def test_a_view_shows_equal_numbers_as_the_first_was_written(db: vt.Database) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY, n numeric); INSERT INTO t VALUES (1, 1.0)")
+    grouped = db.create_view("g", "SELECT n, COUNT(*) AS c FROM t GROUP BY n")
+    highest = db.create_view("m", "SELECT MAX(n) AS n FROM t")
+    plain = db.create_view("p", "SELECT n FROM t")
+    db.sql("UPDATE t SET n = 1.00")  # the value is in the view before and after it
+    assert (str(grouped.get(1).n), str(highest.get().n), str(plain.get(1).n)) == ("1.0", "1.0", "1.00")
+    db.sql("DELETE FROM t")
+    db.sql("INSERT INTO t VALUES (1, 1.00)")
+    assert (str(grouped.get(1).n), str(highest.get().n), str(plain.get(1).n)) == ("1.00", "1.00", "1.00")
+    assert grouped.verify().ok
+    assert highest.verify().ok
+
+
 # --- ON CONFLICT ---
 
 
