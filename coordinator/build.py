@@ -28,8 +28,6 @@ from .embedded import Engine
 
 #: Rows worked on while writers wait: about 2 ms of their time.
 PAGE_ROWS = 500
-#: Rows whose part of a new view is computed at once: nobody waits for that.
-FIRST_PAGE_ROWS = 5_000
 #: The columns evaluator needs more of them to be of any use.
 COLUMNS_PAGE_ROWS = 8_192
 
@@ -267,7 +265,7 @@ def _contents(engine: Engine, plan: ViewPlan, at: int, evaluator: str) -> Iterat
     if evaluator == SPARK:
         yield from on_spark.contents(plan, on_spark.shown_at(ltm, ltm.tables, at))
         return
-    page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else FIRST_PAGE_ROWS
+    page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else PAGE_ROWS
     for part, source, table in plan.starts():
         rows = ltm.tables.source(table)
         stored = ltm.shown(rows, *table_range(rows.table.id), at)
