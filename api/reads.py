@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError, ProgrammingError, StaleRead, TransactionConflict
@@ -61,6 +61,14 @@ class Mark(NamedTuple):
     at: int
     lag_ms: float
     pinned: _Pinned
+
+
+T = TypeVar("T")
+
+#: In a cluster, a view that becomes sync cannot be read while its last step is made: readers wait so long, and look so
+#: often whether it is there.
+SWITCH_S_MAX = 20.0
+SWITCH_LOOK_S = 0.01
 
 
 class Switched(TransactionConflict):
@@ -769,6 +777,19 @@ def check_switched(rows: ViewRows | None) -> None:
     """In a cluster, a view that becomes sync cannot be read until its last step is in."""
     if rows is not None and not rows.view.ready_ts and is_there(rows):
         raise Switched(f"view {rows.view.name!r} is just becoming sync", hint="try again in a moment")
+
+
+def through_switches(read: Callable[[], T]) -> T:
+    """A read that stands alone, begun again when a view that it reads was just switched: it is read as it is refreshed
+    from then on."""
+    give_up = time.monotonic() + SWITCH_S_MAX
+    while True:
+        try:
+            return read()
+        except Switched:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(SWITCH_LOOK_S)
 
 
 def sources(tables: Tables) -> dict[str, Table]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from .changes import Changes
 from .changetables.explain import explain
 from .coordinator.verify import Progress, verify
 from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
-from .reads import NO_KEY, OneViewRead, Snapshot, Switched, view_rows, whole_view
+from .reads import NO_KEY, OneViewRead, Snapshot, Switched, through_switches, view_rows, whole_view
 from .retries import changes_catalog
 from .rows import Result, Row, Token
 from .status import ViewStatus, view_status
@@ -19,11 +18,6 @@ from .verify import VerifyReport
 if TYPE_CHECKING:
     from .arrow import ArrowTable, DataFrame
     from .ports import OpenNode
-
-#: In a cluster, a view that becomes sync cannot be read while its last step is made: readers wait so long, and look so
-#: often whether it is there.
-SWITCH_S_MAX = 20.0
-SWITCH_LOOK_S = 0.01
 
 
 class View:
@@ -157,8 +151,8 @@ class View:
     ) -> OneViewRead:
         """A read of its own; whoever calls it closes its snapshot."""
         levels = levels_of(at_least, latest, max_lag)
-        give_up = time.monotonic() + SWITCH_S_MAX
-        while True:
+
+        def begun() -> OneViewRead:
             # A synchronous view is never behind: every acknowledged commit is in it.
             snapshot = Snapshot(self._node, levels)
             try:
@@ -167,11 +161,8 @@ class View:
                 view = OneViewRead(snapshot, self.name)
                 snapshot._at(view._rows)  # where a deferred one is read is fixed here
                 return view
-            except Switched:
-                snapshot.close()  # just now: it is read as it is refreshed from now on
-                if time.monotonic() > give_up:
-                    raise
-                time.sleep(SWITCH_LOOK_S)
             except BaseException:
                 snapshot.close()
                 raise
+
+        return through_switches(begun)

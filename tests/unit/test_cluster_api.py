@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -143,8 +144,8 @@ def test_deferred_views_are_read_at_their_watermark_and_as_fresh_as_asked_for(db
     with db.snapshot(views=["manual"]) as snapshot:
         assert snapshot.view("manual").get("a")["n"] == 19
         assert len(snapshot.scan("events")) == 39
-    with pytest.raises(vt.NotSupportedError, match="different groups"), db.snapshot(views=["manual", "quick"]):
-        pass
+    with db.snapshot(views=["manual", "quick"]) as snapshot:
+        assert snapshot.view("manual").get("a")["n"] == snapshot.view("quick").get("a")["n"] == 19
 
 
 def test_view_managers_are_withdrawn_and_assigned(db: vt.Database) -> None:
@@ -318,3 +319,37 @@ def test_a_view_is_there_all_the_time_while_it_is_switched(cluster: TestCluster,
             thread.join()
     assert not errors and reads[0] >= 2
     assert db.view("totals").verify().ok
+
+
+def test_snapshots_over_several_groups_have_one_watermark(db: vt.Database) -> None:
+    """Groups that go on at their own paces, under a writer: each snapshot shows one state of all and of the table."""
+    fill(db)
+    db.create_view("sums", "SELECT SUM(cost) AS s FROM events", refresh="0ms")
+    db.create_view("counts", "SELECT product, COUNT(*) AS n FROM events GROUP BY product", refresh="manual")
+    db.create_view("highest", "SELECT MAX(cost) AS m FROM events", refresh="sync")
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count(101):
+            if stop.is_set():
+                return
+            with db.transaction() as tx:
+                tx.insert("events", {"id": number, "product": number % 3, "cost": number})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = set()
+        for _ in range(4):
+            with db.snapshot(views=["sums", "counts", "highest"]) as snapshot:
+                rows = snapshot.scan("events")
+                assert snapshot.view("sums").get() == {"s": sum(row["cost"] for row in rows)}
+                assert sum(row["n"] for row in snapshot.view("counts").rows()) == rows.rowcount
+                assert snapshot.view("highest").get() == {"m": max(row["cost"] for row in rows)}
+                marks = {snapshot.view(name).rows().watermark for name in ("sums", "counts", "highest")}
+                assert marks == {snapshot.token.commit_ts}
+                seen.add(rows.rowcount)
+    finally:
+        stop.set()
+        writer.join()
+    assert len(seen) > 1, "no write came between two snapshots"
