@@ -218,10 +218,9 @@ class StoredRows:
         return self._view_pages(self.source, within)
 
     def _table_pages(self, rows: TableRows, within: KeyRange) -> Iterator[list[Values]]:
-        decode, visible = rows.versions.decode, rows.table.visible()
+        visible = rows.table.visible()
         whole = len(visible) == len(rows.table.columns)
-        for cells in self._reader.pages(*within, self.at):
-            page = [decode(value) for _, _, value in cells if value is not None]
+        for page in self._reader.table_pages(rows, *within, self.at):
             yield page if whole else [tuple([row[place] for place in visible]) for row in page]
 
     def _view_pages(self, rows: ViewRows, within: KeyRange) -> Iterator[list[Values]]:

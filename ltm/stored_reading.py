@@ -12,14 +12,15 @@ from typing import Protocol, TypeVar, cast
 
 from ..changetables.errors import OperationalError
 from ..changetables.keys import prefix_stop
+from ..changetables.types import Row
 from .bulk_staging import META as LOADS
 from .catalog import catalog_from_plain
-from .codec import unpack
+from .codec import unpack, unpack_stream
 from .driver import SHARED_PINS
 from .loads import loads_from_plain, visible_from
 from .ports import Cell
 from .reading import NEWEST, Reader
-from .tables import Tables, ViewRows
+from .tables import TableRows, Tables, ViewRows
 from .versions import Horizon, IndexVersions, TableVersions
 
 #: Cells read at once: some hundred microseconds, and little memory.
@@ -35,6 +36,7 @@ class StoreSnapshot(Protocol):
     def write_id(self) -> int: ...
     def get(self, key: bytes, at: int) -> Cell | None: ...
     def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]: ...
+    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> Iterator[list[bytes]]: ...
     def max_key(self, start: bytes, stop: bytes) -> bytes | None: ...
     def meta(self, name: str) -> bytes | None: ...
     def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None: ...
@@ -67,12 +69,19 @@ class StoredReader(Reader):
 
     def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
         decode = versions.decode
-        for page in self.pages(start, stop, at):
+        for page in self._pages(start, stop, at):
             for key, _, value in page:
                 if value is not None:
                     yield key, decode(value)
 
-    def pages(self, start: bytes, stop: bytes, at: int) -> Iterator[list[Cell]]:
+    def table_pages(self, rows: TableRows, start: bytes, stop: bytes, at: int) -> Iterator[list[Row]]:
+        """The rows of a table, some at a time, in the fast way: decoded together."""
+        columns_count, pad = len(rows.table.columns), rows.codec.pad
+        for values in self._store.values(start, stop, at, PAGE_CELLS):
+            page = cast("list[Row]", list(unpack_stream(b"".join(values))))
+            yield page if min(map(len, page)) == columns_count else [pad(row) for row in page]
+
+    def _pages(self, start: bytes, stop: bytes, at: int) -> Iterator[list[Cell]]:
         """The cells of a range, tombstones included, some at a time."""
         while start < stop:
             cells = self._store.scan(start, stop, at, PAGE_CELLS)

@@ -614,6 +614,31 @@ class LmdbSnapshot(LmdbStore):
         with self._reading() as reader:
             return int(reader.transaction.id())
 
+    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> Iterator[list[bytes]]:
+        """What `scan` finds in a range, without tombstones and keys, at most so many at once: a third of its time."""
+        counts_as = {_pack(_TS_MAX - ts): count for (table, ts), count in self._counts_as.items() if table == start[:4]}
+        inverted = _pack(_TS_MAX - at)
+        with self._reading() as reader:
+            found: list[bytes] = []
+            done = last = b""
+            for cell_key, stored in reader.cells.iternext() if self._seek_key(reader.cells, start) else ():
+                if crc32(stored, crc32(cell_key)) != _RESIDUE or cell_key <= last:
+                    raise self._cell_damage(cell_key)
+                last = cell_key
+                key, written = cell_key[:-8], cell_key[-8:]
+                if key >= stop:
+                    break
+                if key == done or (counts_as.get(written, 0) > at if written in counts_as else written < inverted):
+                    continue
+                done = key
+                if stored[-5]:
+                    found.append(stored[:-5])
+                    if len(found) == limit:
+                        yield found
+                        found = []
+            if found:
+                yield found
+
     def _open_databases(self) -> None:
         try:
             # What is opened with no transaction is opened in one of its own, which ends at once.
