@@ -587,7 +587,6 @@ class LmdbSnapshot(LmdbStore):
         self._closed = False
         self._generation = 0
         self._idle = deque()
-        self._counts_as = {}
         try:
             self._environment = lmdb.open(
                 str(path),
@@ -616,7 +615,8 @@ class LmdbSnapshot(LmdbStore):
 
     def values(self, start: bytes, stop: bytes, at: int, limit: int) -> Iterator[list[bytes]]:
         """What `scan` finds in a range, without tombstones and keys, at most so many at once: a third of its time."""
-        counts_as = {_pack(_TS_MAX - ts): count for (table, ts), count in self._counts_as.items() if table == start[:4]}
+        loaded = self._counts_as.get(start[:_TABLE_BYTES], {})
+        counts_as = {_pack(_TS_MAX - ts): count for ts, count in loaded.items()}
         inverted = _pack(_TS_MAX - at)
         with self._reading() as reader:
             found: list[bytes] = []
