@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from .coordinator.cluster.process import Process
 from .coordinator.cluster.roles import ltm_roles, prepare_tree, view_manager_roles
 from .coordinator.cluster.zookeeper import NOBODY, Login, ZooKeeper
 from .coordinator.vms.step_rows import with_steps
+from .garbage import database_closed, database_opened
 from .json_logs import log_as_json
 from .ltm.catalog import Catalog
 from .ltm.cluster.settings import StoreSettings
@@ -41,6 +43,10 @@ EXIT_BROKEN = 70
 EXIT_DAMAGED = 65
 #: Another process has its name (EX_UNAVAILABLE): starting it again at once would only take that one's place.
 EXIT_SUPERSEDED = 69
+
+#: The thread that handles messages and the one that serves clients take turns: with Python's own 5 ms, an answer that
+#: is ready may wait as long as a commit takes.
+SWITCH_S = 0.001
 
 _log = logging.getLogger("viewtide.process")
 
@@ -95,9 +101,11 @@ class _Served:
 
 
 def _run(process: Process) -> int:
-    # What is alive now stays: the collector need not look at it again.
+    # What is alive now stays: the collector need not look at it again. Rows will, too, and are in no cycle.
     gc.collect()
     gc.freeze()
+    database_opened()
+    sys.setswitchinterval(SWITCH_S)
     try:
         process.run()
     except Superseded as error:
@@ -109,6 +117,8 @@ def _run(process: Process) -> int:
     except InternalError as error:
         _log.critical("%s", error, exc_info=error)
         return EXIT_BROKEN
+    finally:
+        database_closed()
     _log.info("%s ends", process.name)
     return 0
 

@@ -376,7 +376,14 @@ class Process:
             self._panic(running, error)
 
     def _handle(self, running: _Running, sender: str, message: object) -> None:
-        self._guard(running, sender, message, lambda now_ms: running.machine.receive(sender, message, now_ms))
+        """As `_guard`, which the many messages of a transaction do without: a function of each takes time."""
+        self._story.append((running.name, sender, message))
+        try:
+            self._perform(running, running.machine.receive(sender, message, self._clock()))
+        except LifeOver as over:
+            self._end_life(running, str(over))
+        except Exception as error:
+            self._panic(running, error)
 
     def _perform(self, running: _Running, outputs: Outputs) -> None:
         persist, send, timers, after, trim = outputs
@@ -541,7 +548,9 @@ class Process:
     # -- what goes out
 
     def _send(self, running: _Running, destination: str, message: object) -> None:
-        if destination == zk.ZOOKEEPER:
+        if destination in self._machines:
+            self._local.append((destination, running.name, message))
+        elif destination == zk.ZOOKEEPER:
             self._zookeeper.request(running, message)
         elif destination == LOGS:
             assert self._log_service is not None

@@ -15,8 +15,8 @@ from ..two_phase.messages import Submit
 
 #: One may wait for a disk or a peer while the other is computed.
 WAVES_MAX = 2
-#: So long a wave is waited for: several times what one takes when all goes well.
-WAVE_MS_MAX = 20
+#: So long a wave is waited for: several times what one takes when all goes well, also on a busy machine.
+WAVE_MS_MAX = 50
 #: Transactions in one wave.
 WAVE_SUBMITS_MAX = 256
 
