@@ -28,7 +28,7 @@ SUMMARY = "transactions per second against the number of LTMs: processes on this
 K, CLIENTS = 10, 16
 LTMS, LTMS_QUICK = (1, 2, 4), (1, 2)
 SIMULATED, SIMULATED_QUICK = (1, 2, 5, 10, 20, 40), (1, 2, 5)
-SIMULATED_S, SIMULATED_S_QUICK = 0.4, 0.1
+SIMULATED_S, SIMULATED_S_QUICK = 0.15, 0.05
 REAL, VIRTUAL = "processes", "virtual time"
 
 
