@@ -9,6 +9,8 @@ import pytest
 
 import viewtide as vt
 
+from .patience import patiently
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -61,17 +63,17 @@ def test_a_stream_of_changes_into_a_table(spark: SparkSession, db: vt.Database, 
 
     with db.transaction() as tx:
         tx.insert("t", [{"id": number, "g": "x", "n": number} for number in range(10)])
-    run()
+    patiently(run)
     with db.transaction() as tx:
         tx.insert("t", {"id": 10, "g": "y", "n": 10})
         tx.delete("t", 0)
-    run()
+    patiently(run)
     assert sorted(row["id"] for row in db.sql("SELECT id FROM copied")) == list(range(11))
     # As if the driver had died before it noted that the last batch is done: it is repeated.
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     commits[-1].unlink()
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
-    run()
+    patiently(run)
     assert db.sql("SELECT COUNT(*) AS n FROM copied")[0]["n"] == 11
     assert left_behind(db_path) == []
     db.close()
