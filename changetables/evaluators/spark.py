@@ -167,6 +167,7 @@ def evaluate(
     group = f"viewtide {uuid.uuid4().hex}"
     context.setJobGroup(group, f"viewtide: {', '.join(dict.fromkeys(each.plan.name for each in evaluations))}", True)
     held = context.broadcast(job)
+    is_over = False
     try:
         frame = _read(session, held, -1, gathered[-1])
         for round_number in range(rounds_count):
@@ -175,6 +176,7 @@ def evaluate(
         frame = frame.repartition(partitions_count, "bucket").mapInArrow(Combining(held), _RECORD)
         for record in frame.toLocalIterator(prefetchPartitions=True):
             yield record.number, _contributions(evaluations, record)
+        is_over = True
     except Error:
         raise
     except Exception as error:
@@ -182,7 +184,8 @@ def evaluate(
         reason = str(error).strip().partition("\n")[0] or repr(error)
         raise OperationalError(f"the Spark job failed: {reason}", hint="see Spark's log, then do it again") from error
     finally:
-        context.cancelJobGroup(group)
+        if not is_over:
+            context.cancelJobGroup(group)
         context.setLocalProperty("spark.jobGroup.id", None)
         held.destroy()
 
