@@ -21,7 +21,7 @@ from .changetables.types import Type
 from .database import Database, connect
 from .ltm.commit_log.segments import SegmentLog
 from .ltm.store.lmdb import LmdbSnapshot
-from .ltm.stored_reading import StoredReader, shared_pins, stored_position, stored_watermarks
+from .ltm.stored_reading import StoredReader, places_between, shared_pins, stored_position, stored_watermarks
 from .ltm.tables import TableRows, Tables, ViewRows
 from .node import LTM_FOLDER, DirectoryInUse, DirectoryLock, logger
 from .open_socket import running_address
@@ -36,8 +36,6 @@ REACH_LOOK_S = 0.02
 PAGE_ROWS = 1_000
 #: What has fewer cells is not divided: to read them takes as long as to begin another part.
 SMALL_CELLS = 10_000
-#: Bytes behind the common beginning of all keys that places between them are computed from.
-PLACE_BYTES = 8
 
 
 class Pin(NamedTuple):
@@ -237,16 +235,6 @@ class StoredRows:
 def _is_one(rows: ViewRows) -> bool:
     """Whether a view is read as a whole: its first rows, or one that is there even if nothing is stored."""
     return rows.plan.kept.kind == "ordered" or bool(rows.plan.always)
-
-
-def places_between(first: bytes, last: bytes, parts: int) -> list[bytes]:
-    """Places at about the same distance from each other between two keys, as many as divide it into so many parts."""
-    common = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
-    low, high = (
-        int.from_bytes(key[common : common + PLACE_BYTES].ljust(PLACE_BYTES, b"\0"), "big") for key in (first, last)
-    )
-    places = sorted({low + (high - low) * part // parts for part in range(1, parts)} - {low})
-    return [first[:common] + place.to_bytes(PLACE_BYTES, "big") for place in places]
 
 
 class _StoredNode:

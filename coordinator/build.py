@@ -238,13 +238,14 @@ def choose(engine: Engine, plan: ViewPlan, at: int, evaluator: str | None) -> Ch
     plan.note_whole(chosen.evaluator, chosen.reason)
     if chosen.evaluator == SPARK:
         spark_session()  # starting it is no part of the cost of a row
+        engine.checkpoint()  # its workers read the store
     return chosen
 
 
 def first_contents(engine: Engine, name: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
     """A view's relation evaluated as of `at`, branch by branch, in pages of one source, or by Spark."""
     began = time.perf_counter()
-    yield from _contents(engine, engine.ltm.tables.views[name].plan, at, chosen.evaluator)
+    yield from _contents(engine, engine.ltm.tables.views[name].plan, at, chosen)
     COSTS.record(chosen.evaluator, chosen.rows_count, time.perf_counter() - began)
 
 
@@ -255,15 +256,16 @@ def _count(engine: Engine, plan: ViewPlan, at: int) -> int:
     return sum(1 for _ in itertools.islice(itertools.chain.from_iterable(rows), COUNTED_ROWS_MAX))
 
 
-def _contents(engine: Engine, plan: ViewPlan, at: int, evaluator: str) -> Iterator[list[Contribution]]:
-    ltm = engine.ltm
+def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
+    ltm, evaluator = engine.ltm, chosen.evaluator
     yield from _answered(engine, plan.contribute_constants(), at)
     if plan.kept.slice_of:
         kept, ordered = plan.kept, ltm.tables.views[plan.kept.slice_of]
         rows_count = None if kept.limit is None else kept.offset + kept.limit
         yield plan.contribute_top(ltm.first_rows(ordered, rows_count, at, {}))
     if evaluator == SPARK:
-        yield from on_spark.contents(plan, on_spark.shown_at(ltm, ltm.tables, at))
+        in_parts = on_spark.stored_at(ltm, at, chosen.rows_count)
+        yield from on_spark.contents(plan, on_spark.shown_at(ltm, ltm.tables, at), in_parts)
         return
     page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else PAGE_ROWS
     for part, source, table in plan.starts():

@@ -1,10 +1,11 @@
 """Views computed by Spark as of a timestamp, while writers go on.
 
-The rows that a plan needs are written to files in a directory of their own, which goes away with the job; Spark reads
-them, and what it gives are contributions like any others. Nothing of a job that fails or is given up is anywhere but in
-that directory, so it can be repeated.
+Large tables in a directory are read by Spark's workers themselves, from the store, after a checkpoint. All other rows
+that a plan needs are written to files in a directory of their own, which goes away with the job. What Spark gives are
+contributions like any others. Nothing of a job that fails or is given up is anywhere but in that directory, so it can
+be repeated.
 
-The files are for workers on this machine, or on machines that share the directory for temporary files.
+Workers must be on this machine, or on machines that share its files.
 """
 
 from __future__ import annotations
@@ -20,21 +21,30 @@ from ..changetables.keys import table_range
 from ..changetables.operators.join import Law, State
 from ..changetables.plan import Contribution, ViewPlan
 from ..changetables.types import Row
+from ..ltm.driver import Ltm
 from ..ltm.reading import Reader, same_row
-from ..ltm.tables import Tables
+from ..ltm.tables import TableRows, Tables
 
 if TYPE_CHECKING:
-    from ..changetables.evaluators.spark import Spooled
+    from ..changetables.evaluators.spark import Input, Parts, Spooled
 
 #: The rows of a table or of what a view shows, in the order of their keys.
 Shown: TypeAlias = Callable[[str], Iterator[tuple[bytes, Row]]]
+#: A table that workers read by themselves, None if it is too small for that, or cannot be read there.
+InParts: TypeAlias = "Callable[[str], Parts | None]"
+
+#: Cells below which the rows of a table are written to a file: every worker may get all of them then.
+PARTS_CELLS_MIN = 100_000
+#: Into so many parts a table is divided, for each task that can run at once.
+PARTS_PER_TASK = 4
 
 
-def contents(plan: ViewPlan, shown: Shown) -> Iterator[list[Contribution]]:
-    """The sum, over all parts of a view, of what the rows of one of its sources give. `shown`: as of one moment."""
+def contents(plan: ViewPlan, shown: Shown, in_parts: InParts = lambda _: None) -> Iterator[list[Contribution]]:
+    """The sum, over all parts of a view, of what the rows of one of its sources give. `shown`: as of one moment.
+    `in_parts`: what workers can read by themselves."""
     terms = [((part, source), Law.ONE_SOURCE, table) for part, source, table in plan.starts()]
     if terms:
-        with _Spool(lambda table, _: (row for _, row in shown(table))) as spool:
+        with _Spool(lambda table, _: (row for _, row in shown(table)), in_parts=in_parts) as spool:
             for _, contributions in spool.evaluate([(plan, terms)]):
                 yield contributions
 
@@ -77,13 +87,16 @@ class _Spool:
     by table; without it they go through all rows."""
 
     def __init__(
-        self, rows: Callable[[str, int], Iterable[Row]], share: Mapping[str, Sequence[Change]] | None = None
+        self,
+        rows: Callable[[str, int], Iterable[Row]],
+        share: Mapping[str, Sequence[Change]] | None = None,
+        in_parts: InParts = lambda _: None,
     ) -> None:
         require_spark()
-        self._rows, self._share = rows, share
+        self._rows, self._share, self._in_parts = rows, share, in_parts
         self._directory = tempfile.TemporaryDirectory(prefix="viewtide-spark-")
-        self._spooled: dict[tuple[str, int], Spooled] = {}
-        self._changes: dict[str, Spooled] = {}
+        self._spooled: dict[tuple[str, int], Input] = {}
+        self._changes: dict[str, Input] = {}
 
     def __enter__(self) -> _Spool:
         self._directory.__enter__()
@@ -108,16 +121,18 @@ class _Spool:
         ]
         yield from evaluate(spark_session(), evaluations)
 
-    def _input(self, table: str) -> Spooled:
+    def _input(self, table: str) -> Input:
         if self._share is None:
             return self._looked_up(table, State.OLD)
         if table not in self._changes:
             self._changes[table] = self._write(self._share[table])
         return self._changes[table]
 
-    def _looked_up(self, table: str, state: int) -> Spooled:
+    def _looked_up(self, table: str, state: int) -> Input:
         if (table, state) not in self._spooled:
-            self._spooled[table, state] = self._write((row, 1) for row in self._rows(table, state))
+            parts = self._in_parts(table)
+            written = self._write((row, 1) for row in self._rows(table, state)) if parts is None else parts
+            self._spooled[table, state] = written
         return self._spooled[table, state]
 
     def _write(self, changes: Iterable[Change]) -> Spooled:
@@ -162,3 +177,19 @@ def shown_at(ltm: Reader, tables: Tables, at: int) -> Shown:
         return ltm.shown(rows, *table_range(rows.table.id), at)
 
     return shown
+
+
+def stored_at(ltm: Ltm, at: int, rows_count: int) -> InParts:
+    """What workers on this machine can read from the store, if a checkpoint was made since `at` was pinned.
+    `rows_count`: of the largest table, as far as somebody counted."""
+    from ..changetables.evaluators.spark import Parts
+    from ..ltm.stored_parts import stored_parts
+
+    def in_parts(name: str) -> Parts | None:
+        if not isinstance(ltm.tables.source(name), TableRows):
+            return None
+        parts_count = PARTS_PER_TASK * spark_session().sparkContext.defaultParallelism
+        parts = stored_parts(ltm, name, at, parts_count, PARTS_CELLS_MIN)
+        return None if parts is None else Parts(parts, rows_count)
+
+    return in_parts

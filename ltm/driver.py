@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from ..changetables.errors import DataError, InternalError, OperationalError
@@ -880,6 +881,17 @@ class Ltm(Reader):
         _free(forgotten, noted)
         self._log.trim(needed_lsn + 1)
         self._drop_cells(tables.catalog.dropped)
+
+    @property
+    def store_directory(self) -> Path | None:
+        """Where processes beside this one can read the store (`LmdbSnapshot`); None: nowhere."""
+        return getattr(self._store, "directory", None)
+
+    def stored_edges(self, start: bytes, stop: bytes, cells_min: int) -> tuple[bytes, bytes] | None:
+        """The first and the last key of a range in the store; None if it has fewer cells than that there."""
+        cells = self._store.scan(start, stop, NEWEST, cells_min)
+        last = self._store.max_key(start, stop)
+        return None if len(cells) < cells_min or last is None else (cells[0].key, last)
 
     def share(self, reader: int, horizon: Horizon) -> int:
         """Pin a timestamp at which other processes will read the store; the next checkpoint brings there what is

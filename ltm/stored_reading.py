@@ -25,6 +25,8 @@ from .versions import Horizon, IndexVersions, TableVersions
 
 #: Cells read at once: some hundred microseconds, and little memory.
 PAGE_CELLS = 1_000
+#: Bytes behind the common beginning of all keys that places between them are computed from.
+PLACE_BYTES = 8
 
 T = TypeVar("T")
 
@@ -139,3 +141,13 @@ def stored_watermarks(store: StoreSnapshot) -> dict[int, int]:
     packed = store.meta("progress")
     found = () if packed is None else cast("tuple[tuple[int, int, int | None], ...]", unpack(packed))
     return {view_id: watermark for view_id, watermark, _ in found}
+
+
+def places_between(first: bytes, last: bytes, parts: int) -> list[bytes]:
+    """Places at about the same distance from each other between two keys, as many as divide it into so many parts."""
+    common = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+    low, high = (
+        int.from_bytes(key[common : common + PLACE_BYTES].ljust(PLACE_BYTES, b"\0"), "big") for key in (first, last)
+    )
+    places = sorted({low + (high - low) * part // parts for part in range(1, parts)} - {low})
+    return [first[:common] + place.to_bytes(PLACE_BYTES, "big") for place in places]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -63,6 +63,14 @@ class Spooled:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """Rows that workers get by calling: each part can be pickled, and gives lists of changes. `rows_count`: about."""
+
+    parts: Sequence[Callable[[], Iterable[list[Change]]]]
+    rows_count: int
+
+
+@dataclass(frozen=True)
 class Listed:
     """Rows in the memory of the driver."""
 
@@ -81,7 +89,7 @@ class Framed:
     rows_count: int
 
 
-Input: TypeAlias = Spooled | Listed | Framed
+Input: TypeAlias = Spooled | Parts | Listed | Framed
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,9 @@ class _Gathered:
                 for first in range(0, len(given.changes), LIST_ROWS):
                     some = list(given.changes[first : first + LIST_ROWS])
                     self.local.append((number, round_number, None, pickle.dumps(some, pickle.HIGHEST_PROTOCOL)))
+            case Parts():
+                for part in given.parts:
+                    self.local.append((number, round_number, None, pickle.dumps(part, pickle.HIGHEST_PROTOCOL)))
             case Framed():
                 self.frames.append((number, given.frame))
 
@@ -215,7 +226,7 @@ def _small(evaluations: Sequence[Evaluation], small_rows_max: int) -> dict[tuple
         }
         for place in each.looked_up():
             given = each.rows[place]
-            if place in whole or (given.rows_count <= small_rows_max and not isinstance(given, Framed)):
+            if place in whole or (given.rows_count <= small_rows_max and not isinstance(given, Framed | Parts)):
                 small[number, *place] = _all_rows(given)
     return small
 
@@ -226,6 +237,8 @@ def _all_rows(given: Input) -> list[Row]:
             return [row for row, _ in given.changes]
         case Spooled():
             return [row for path in given.paths for row in _rows_in(path)]
+        case Parts():
+            return [row for part in given.parts for some in part() for row, _ in some]
         case Framed():
             raise OperationalError("a table that is needed as a whole is given as a DataFrame", hint="give its rows")
 

@@ -324,7 +324,7 @@ class _Run:
 @dataclass(frozen=True)
 class Reading:
     """Reads local input: records (number, round, path, rows). Round -1: the changes of a term; else what the term looks
-    up in that round. `path` is a file of pickled lists, `rows` one such list."""
+    up in that round. `path` is a file of pickled lists, `rows` one such list, or what gives lists when it is called."""
 
     job: Holder
 
@@ -332,7 +332,7 @@ class Reading:
         job, out = self.job.value, _Records()
         for batch in batches:
             for number, round_number, path, rows in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                lists = [pickle.loads(rows)] if path is None else _lists_in(path)
+                lists = _lists_in(path) if path is not None else _lists_of(pickle.loads(rows))
                 try:
                     if round_number < 0:
                         yield from self._start(job, number, lists, out)
@@ -409,6 +409,10 @@ def _physical(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
         for column in table.columns
     ]
     return pa.record_batch(columns, names=[str(place) for place in range(len(columns))])
+
+
+def _lists_of(given: list[Change] | Callable[[], Iterable[list[Change]]]) -> Iterable[list[Change]]:
+    return given() if callable(given) else [given]
 
 
 def _lists_in(path: str) -> Iterator[list[Change]]:

@@ -142,6 +142,10 @@ class LmdbStore:
     #: By table: the timestamps of cells that count as others.
     _counts_as: Mapping[bytes, Mapping[int, int]] = MappingProxyType({})
 
+    @property
+    def directory(self) -> Path:
+        return self._file.parent
+
     def __init__(self, path: Path, inherit: tuple[int, ...] = ()) -> None:
         self._file = path / "data.mdb"
         self._inherit = inherit

@@ -12,11 +12,13 @@ from unittest import mock
 import pytest
 
 import viewtide as vt
+from viewtide.changetables.evaluators.spark import Parts
 from viewtide.changetables.evaluators.spark_tasks import RESULT_ROWS_MAX
 from viewtide.changetables.plan import Contribution
 from viewtide.changetables.types import Row
 from viewtide.coordinator import batch, build, on_spark
 from viewtide.coordinator.embedded import Engine
+from viewtide.ltm.driver import Ltm
 from viewtide.ltm.tables import ViewRows
 
 if TYPE_CHECKING:
@@ -93,6 +95,40 @@ def test_contents_are_computed_by_spark_while_writers_go_on(db: vt.Database, ref
     assert "computed as a whole by spark (asked for)" in db.view("v").explain()
 
 
+@pytest.mark.parametrize("refresh", ["sync", "manual"])
+def test_workers_read_large_tables_from_the_store(db: vt.Database, refresh: str) -> None:
+    """What writers change meanwhile, before and after a checkpoint, is not to be seen at that timestamp."""
+    stored_at, checkpoint = on_spark.stored_at, db._engine.checkpoint
+    divided = []
+
+    def overlapped(ltm: Ltm, at: int, rows_count: int) -> on_spark.InParts:
+        in_parts = stored_at(ltm, at, rows_count)
+
+        def watched(name: str) -> Parts | None:
+            parts = in_parts(name)
+            if parts is not None:
+                divided.append((name, len(parts.parts)))
+            with db.transaction() as tx:
+                tx.update("events", 1, {"cost": 1_000})
+                tx.delete("events", 2)
+            checkpoint()
+            with db.transaction() as tx:
+                tx.insert("events", {**event(2), "cost": 2_000})
+            return parts
+
+        return watched
+
+    with (
+        mock.patch.object(on_spark, "PARTS_CELLS_MIN", 1_000),
+        mock.patch.object(on_spark, "stored_at", overlapped),
+    ):
+        db.create_view("v", JOIN, refresh=refresh, evaluator="spark")
+    assert divided and divided[0][0] == "events" and divided[0][1] > 2
+    db.view("v").refresh()
+    assert db.view("v").verify().ok
+    assert db.view("v").get((2_000, "c2"))["n"] == 1
+
+
 def while_reading(name: str) -> Iterator[tuple[bytes, Row]]:
     raise Killed
 
@@ -138,7 +174,15 @@ def dying(db: vt.Database, stage: str) -> Iterator[None]:
             for module in (build, batch):
                 patches.enter_context(mock.patch.object(module, "contribute", failing))
         else:
-            patches.enter_context(mock.patch.object(db._engine, "checkpoint", mock.Mock(side_effect=Killed)))
+            # The first one is for Spark's workers, the second for what is in the view.
+            checkpoint, made = db._engine.checkpoint, iter([True])
+
+            def stopped() -> None:
+                if not next(made, False):
+                    raise Killed
+                checkpoint()
+
+            patches.enter_context(mock.patch.object(db._engine, "checkpoint", stopped))
         yield
 
 
