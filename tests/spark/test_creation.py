@@ -189,7 +189,7 @@ def dying(db: vt.Database, stage: str) -> Iterator[None]:
 def test_a_cancelled_job_is_an_error_and_leaves_nothing(db: vt.Database, spark: SparkSession) -> None:
     contents = on_spark.contents
 
-    def cancelled(plan: object, shown: object) -> Iterator[object]:
+    def cancelled(*args: object) -> Iterator[object]:
         spark.sparkContext.cancelAllJobs()
         stop = threading.Event()
 
@@ -200,7 +200,7 @@ def test_a_cancelled_job_is_an_error_and_leaves_nothing(db: vt.Database, spark: 
         thread = threading.Thread(target=cancel, daemon=True)
         thread.start()
         try:
-            yield from contents(plan, shown)  # type: ignore[arg-type]
+            yield from contents(*args)  # type: ignore[arg-type]
         finally:
             stop.set()
             thread.join(30)
