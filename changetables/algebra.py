@@ -244,6 +244,7 @@ class Apply:
         scalar   its one value; NULL if it has no row, an error if it has several
         exists   whether it has a row
         any      whether `comparison`, over the row and then a row of it, is TRUE for some, as OR over all of them
+        row      `comparison` with its one row; NULL if it has no row, an error if it has several
     """
 
     input: Relation

@@ -171,12 +171,14 @@ class ApplyNode(Node):
         found = self._plan(with_row(self._apply, row)).rows(reader)
         if self._apply.kind == "exists":
             return _Known(next(found, None) is not None)
-        if self._apply.kind == "scalar":
+        if self._apply.kind != "any":
             first = next(found, None)
             if first is not None and next(found, None) is not None:
                 raise more_than_one(self._apply)
-            return _Known(None if first is None else first[0])
-        assert self._comparison is not None, "ANY compares"
+            if first is None or self._apply.kind == "scalar":
+                return _Known(None if first is None else first[0])
+            found = iter([first])
+        assert self._comparison is not None, "it compares"
         return self._comparison(found)
 
     def usable(self, columns: Columns) -> Columns:

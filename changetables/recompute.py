@@ -115,11 +115,11 @@ class _Oracle:
         found = self.rows(with_row(apply, row))
         if apply.kind == "exists":
             return bool(found)
-        if apply.kind == "scalar":
-            if len(found) > 1:
-                raise more_than_one(apply)
+        if apply.kind != "any" and len(found) > 1:
+            raise more_than_one(apply)
+        if apply.kind == "scalar" or (apply.kind == "row" and not found):
             return found[0][0] if found else None
-        assert apply.comparison is not None, "ANY compares"
+        assert apply.comparison is not None, "it compares"
         values = [evaluate(apply.comparison, (*row, *other)) for other in found]
         return True if True in values else None if None in values else False
 

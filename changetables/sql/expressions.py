@@ -224,6 +224,15 @@ def quantified(node: exp.Expr) -> tuple[str, exp.Expr, bool] | None:
     return op, inner, word == "ALL"
 
 
+def compares_row(node: exp.Expr) -> bool:
+    """(a, b) = (query) and the like."""
+    return type(node) in _COMPARISONS and is_row(node.this) and isinstance(bare(node.expression), exp.Query)
+
+
+def operator_of(node: exp.Expr) -> str:
+    return _COMPARISONS[type(node)]
+
+
 @dataclass(slots=True)
 class Binder:
     """Binds expressions of one text over the columns of one scope.
@@ -388,7 +397,9 @@ class Binder:
         return self._binary(node, lambda a, b: coercion.arithmetic(op, a, b), extra=("typed", "safe"))
 
     def _comparison(self, node: exp.Expr) -> Expression:
-        if subquery_of(node) is not None or (self.subqueries is not None and quantified(node) is not None):
+        if subquery_of(node) is not None:
+            return self._subquery(node)
+        if self.subqueries is not None and (quantified(node) is not None or compares_row(node)):
             return self._subquery(node)
         op = _COMPARISONS[type(node)]
         if is_row(node.this) and is_row(node.expression):

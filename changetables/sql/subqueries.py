@@ -18,7 +18,17 @@ from ..errors import UnsupportedView
 from ..expressions import Call, ColumnRef, Expression
 from ..types import BOOL
 from .bound import Around
-from .expressions import OUTER_HINT, OUTER_REASON, QUERY_WORDS, Binder, compared_rows, quantified, row_items
+from .expressions import (
+    OUTER_HINT,
+    OUTER_REASON,
+    QUERY_WORDS,
+    Binder,
+    compared_rows,
+    compares_row,
+    operator_of,
+    quantified,
+    row_items,
+)
 from .values import ONE_ROW
 
 if TYPE_CHECKING:
@@ -44,12 +54,16 @@ class Subqueries:
         parts = quantified(node)
         if parts is not None:
             return self._compared(binder, node, *parts)
+        if compares_row(node):
+            return self._compared(binder, node, operator_of(node), node.expression, every=False, kind="row")
         query = self._bound(binder, node)
         if len(query.fields) != 1:
             raise binder.source.wrong("subquery must return only one column", place)
         return self._added(Apply(ONE_ROW, query, "scalar", place=place))
 
-    def _compared(self, binder: Binder, node: exp.Expr, op: str, query: exp.Expr, every: bool) -> Expression:
+    def _compared(
+        self, binder: Binder, node: exp.Expr, op: str, query: exp.Expr, every: bool, kind: str = "any"
+    ) -> Expression:
         """x op ALL (query) is NOT (NOT x op ANY (query))."""
         values = [binder.bind(part) for part in row_items(node.this)]
         if not self.scope.free and any(reference.source for value in values for reference in references(value)):
@@ -68,7 +82,7 @@ class Subqueries:
         else:
             comparison = binder.source.typed(node, compared_rows, op, values, items)
             comparison = Call("not", (comparison,), BOOL) if every else comparison
-        found = self._added(Apply(ONE_ROW, relation, "any", comparison, binder.source.place(node)))
+        found = self._added(Apply(ONE_ROW, relation, kind, comparison, binder.source.opening(query, QUERY_WORDS)))
         return Call("not", (found,), BOOL) if every else found
 
     def _bound(self, binder: Binder, query: exp.Expr) -> Relation:

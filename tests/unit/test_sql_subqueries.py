@@ -45,6 +45,9 @@ CONDITIONS = [
     "k = (SELECT k FROM (SELECT k, SUM(y) AS y FROM u WHERE u.k <> t.id GROUP BY k) q ORDER BY y DESC LIMIT 1)",
     "(SELECT COUNT(*) FROM u WHERE u.k IN (SELECT w.k FROM t w WHERE w.id <= t.id)) > 2",
     "(SELECT COUNT(*) FROM u JOIN t w ON w.k = u.k AND w.id = t.id) BETWEEN 1 AND 2",
+    "(k, x) = (SELECT k, y FROM u WHERE u.id = t.id)",
+    "((k, x) >= (SELECT k, y FROM u WHERE u.id = t.id)) IS NOT FALSE",
+    "((k, x) = (SELECT 1, NULL::int)) IS NULL",
     "length((SELECT t.n || s.z FROM (VALUES ('!')) s(z))) = 5",
 ]
 #: Values over rows of t.
@@ -125,6 +128,8 @@ def test_what_a_subquery_read_must_hold_at_commit(db: vt.Database) -> None:
             "more than one row returned by a subquery used as an expression at line 1, column 8",
         ),
         ("UPDATE t SET x = (SELECT y FROM u WHERE u.k = t.k)", "more than one row returned by a subquery used as an"),
+        ("DELETE FROM t WHERE (k, x) = (SELECT k, y FROM u)", "more than one row returned by a subquery used as an"),
+        ("DELETE FROM t WHERE (k, x) = (SELECT k FROM u)", "subquery has too few columns at line 1, column 30"),
         ("SELECT (SELECT y, k FROM u)", "subquery must return only one column at line 1, column 8"),
         ("SELECT (k, x) IN (SELECT k FROM u) FROM t", "subquery has too few columns at line 1, column 18"),
         ("SELECT id FROM t WHERE x = (SELECT 'a')", "operator does not exist: integer = text at line 1, column 24"),
