@@ -149,6 +149,8 @@ def test_parts_are_killed_and_started_again(own_hbase: DevelopmentHbase) -> None
     os.kill(own_hbase.pids["region-1"], signal.SIGKILL)
     wait_until(lambda: own_hbase.dead == ["region-1"] and not own_hbase.alive)
     wait_until(lambda: len(own_hbase.region_servers()) == 1)
+    own_hbase.revive("region-1")
+    wait_until(lambda: len(own_hbase.region_servers()) == 2)
 
 
 def test_the_bench_of_hbase_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
