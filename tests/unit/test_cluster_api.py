@@ -10,7 +10,8 @@ import pytest
 
 import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
-from viewtide.coordinator.cluster.requests import error_of
+from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
+from viewtide.coordinator.cluster.requests import Requests, error_of
 from viewtide.coordinator.two_phase.messages import FAILED, Outcome
 from viewtide.ltm.cluster.member import Member
 
@@ -353,3 +354,14 @@ def test_snapshots_over_several_groups_have_one_watermark(db: vt.Database) -> No
         stop.set()
         writer.join()
     assert len(seen) > 1, "no write came between two snapshots"
+
+
+def test_who_follows_the_catalog_waits_also_for_the_first_one(cluster: TestCluster) -> None:
+    """Processes that serve clients spent all their time on it before there was a table."""
+    follower = CatalogFollower(Requests(cluster.cluster, "ltm-1.coordinator"))
+    assert follower.version == 0
+    answered = threading.Event()
+    threading.Thread(target=lambda: (follower.follow(), answered.set()), daemon=True).start()
+    assert not answered.wait(0.3)
+    cluster.database(1).create_table("t", {"id": int}, key="id")
+    assert answered.wait(10) and follower.version > 0
