@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from ..changetables.errors import OperationalError
+from ..changetables.errors import OperationalError, TransactionConflict
 from .codec import pack, unpack
 from .loads import NEVER, Load, Loaded, loads_from_plain, loads_to_plain, visible_from
 from .ports import BulkStore, Staged, Store
@@ -44,6 +44,9 @@ class Staging:
     # -- one load
 
     def begin(self, staged_ts: int, table_ids: Sequence[int]) -> Load:
+        """One load of a table at a time: two do not see each other's keys."""
+        if any(load.table_ids[0] == table_ids[0] and not load.is_loaded for load in self._loads.values()):
+            raise TransactionConflict("another load of the table is under way", hint="load it again when that is done")
         load = Load(staged_ts, NEVER, tuple(table_ids))
         self._beside[staged_ts] = set()
         self._loads[staged_ts] = load

@@ -211,6 +211,26 @@ def test_writers_beside_a_load_go_on_and_only_the_same_keys_conflict(db: vt.Data
     _check(db, list(range(400)))
 
 
+def test_two_loads_of_a_table_come_one_after_the_other(db: vt.Database) -> None:
+    refused: list[vt.TransactionConflict] = []
+
+    def nested() -> Iterator[object]:
+        yield _events(range(300))
+        try:
+            db.table("events").load(_events(range(200, 500)))
+        except vt.TransactionConflict as error:
+            refused.append(error)
+        db.table("products").load(pa.table({"id": range(100, 300), "category": ["x"] * 200}))
+        yield _events(range(300, 400))
+
+    db.table("events").load(nested())
+    assert len(refused) == 1 and "another load" in str(refused[0])
+    with pytest.raises(vt.IntegrityError, match="exists already"):
+        db.table("events").load(_events(range(200, 500)))
+    _check(db, list(range(400)))
+    assert db.sql("SELECT COUNT(*) AS n FROM products")[0].n == 210
+
+
 def _with(ids: range, action: object) -> Iterator[object]:
     yield _events(ids)
     action()  # type: ignore[operator]
@@ -303,6 +323,7 @@ if point == "after all":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["staged", "before the record", "after the record", "after all"])
 def test_a_crash_leaves_all_of_it_or_nothing(path: Path, point: str) -> None:
     with vt.connect(path, ltms=1) as db:
