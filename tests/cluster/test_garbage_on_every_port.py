@@ -31,8 +31,9 @@ from .running import wait_for
 pytestmark = pytest.mark.slow
 
 SECONDS = 60.0 if SOAK else 8.0
-#: A good client is answered within this: two cores have all the attackers, their victims and the clients on them.
-ANSWER_S_MAX = 20.0
+#: A good client is answered within this: two cores have all the attackers, their victims and the clients on them, and
+#: perhaps the processes of other tests. (19 s were seen with twenty processes waiting for two cores, 5 s with fewer.)
+ANSWER_S_MAX = 60.0
 #: What each process may take more than before: large frames that are on their way, on all connections at once.
 MEMORY_KB_MAX = 300 * 2**10
 #: Opens a directory and ends with its standard input.
