@@ -69,7 +69,7 @@ def fill(engine: Engine, view: ViewRows, at: int, turns: Turns, evaluator: str |
     ltm = engine.ltm
     rows_count = 0
     with turns.let_go():
-        chosen = choose(engine, view.plan, at, evaluator)
+        chosen = choose(engine, view.plan, evaluator)
     contents = first_contents(engine, view.view.name, at, chosen)
     for contributions in _unlocked(contents, turns) if chosen.evaluator == SPARK else contents:
         contribute(engine, view, contributions, at)

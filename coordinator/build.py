@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 from ..changetables.algebra import Relation
@@ -193,7 +193,7 @@ def build_view(engine: Engine, view: View, evaluator: str | None = None) -> None
     engine.change_catalog(lambda catalog: catalog.with_view(view), pin=reader)
     try:
         at = engine.ltm.horizon.pins[reader]
-        chosen = choose(engine, engine.ltm.tables.views[view.name].plan, at, evaluator)
+        chosen = choose(engine, engine.ltm.tables.views[view.name].plan, evaluator)
         for contributions in first_contents(engine, view.name, at, chosen):
             with engine.ltm.lock:
                 # A timestamp of its own: a version may not be written twice, the store may have marked the first for
@@ -226,37 +226,42 @@ def check_shown(engine: Engine, rows: ViewRows, at: int, pause: Callable[[], Non
                 pause()
 
 
-def choose(engine: Engine, plan: ViewPlan, at: int, evaluator: str | None) -> Chosen:
+def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
     """By what the contents of a view are computed: what a user asks for, else what is expected to be ready first. It
     counts rows where there is a choice, so nobody should wait for it."""
     if evaluator is not None:
         chosen = forced(evaluator)
     elif has_spark():
-        chosen = COSTS.choose(_count(engine, plan, at), has_session())
+        most = COSTS.break_even(has_session())
+        chosen = COSTS.never() if most is None else COSTS.choose(_count(engine, plan, most), has_session())
     else:
         return ROWS_ALONE
     plan.note_whole(chosen.evaluator, chosen.reason)
     if chosen.evaluator == SPARK:
         spark_session()  # starting it is no part of the cost of a row
         engine.checkpoint()  # its workers read the store
+        chosen = chosen._replace(rows_count=_count(engine, plan, COUNTED_ROWS_MAX))
     return chosen
 
 
 def first_contents(engine: Engine, name: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
     """A view's relation evaluated as of `at`, branch by branch, in pages of one source, or by Spark."""
     began = time.perf_counter()
-    yield from _contents(engine, engine.ltm.tables.views[name].plan, at, chosen)
-    COSTS.record(chosen.evaluator, chosen.rows_count, time.perf_counter() - began)
+    gone_through = yield from _contents(engine, engine.ltm.tables.views[name].plan, at, chosen)
+    COSTS.record(chosen.evaluator, gone_through, time.perf_counter() - began)
 
 
-def _count(engine: Engine, plan: ViewPlan, at: int) -> int:
-    """The rows to go through, or COUNTED_ROWS_MAX if there are more."""
-    sources = [engine.ltm.tables.source(table) for _, _, table in plan.starts()]
-    rows = (engine.ltm.scan(each.versions, *table_range(each.table.id), at) for each in sources)
-    return sum(1 for _ in itertools.islice(itertools.chain.from_iterable(rows), COUNTED_ROWS_MAX))
+def _count(engine: Engine, plan: ViewPlan, most: int) -> int:
+    """The rows to go through, about: those in the store, and no more than that many."""
+    count = 0
+    for _, _, table in plan.starts():
+        if count < most:
+            count += engine.ltm.stored_count(*table_range(engine.ltm.tables.source(table).table.id), most - count)
+    return count
 
 
-def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
+def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Generator[list[Contribution], None, int]:
+    """Returns how many rows it went through."""
     ltm, evaluator = engine.ltm, chosen.evaluator
     yield from _answered(engine, plan.contribute_constants(), at)
     if plan.kept.slice_of:
@@ -266,13 +271,16 @@ def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Iterat
     if evaluator == SPARK:
         in_parts = on_spark.stored_at(ltm, at, chosen.rows_count)
         yield from on_spark.contents(plan, on_spark.shown_at(ltm, ltm.tables, at), in_parts)
-        return
+        return chosen.rows_count
+    rows_count = 0
     page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else PAGE_ROWS
     for part, source, table in plan.starts():
         rows = ltm.tables.source(table)
         stored = ltm.shown(rows, *table_range(rows.table.id), at)
         while page := [row for _, row in itertools.islice(stored, page_rows)]:
             yield from _answered(engine, plan.contribute_from(part, source, page, evaluator), at)
+            rows_count += len(page)
+    return rows_count
 
 
 def _answered(engine: Engine, asking: Asking[list[Contribution]], at: int) -> Iterator[list[Contribution]]:

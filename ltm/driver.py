@@ -95,6 +95,8 @@ PAGE_CELLS = 256
 #: The meta entry with the timestamps at which other processes may read the store. One that is not there any more, or
 #: never was, may show less than there was at it.
 SHARED_PINS = "shared_pins"
+#: Cells that are counted at once.
+COUNTED_CELLS = 10_000
 
 #: Moments at which steps may end: every write that replaces a row looks at them.
 CUTS_MAX = 32
@@ -886,6 +888,18 @@ class Ltm(Reader):
     def store_directory(self) -> Path | None:
         """Where processes beside this one can read the store (`LmdbSnapshot`); None: nowhere."""
         return getattr(self._store, "directory", None)
+
+    def stored_count(self, start: bytes, stop: bytes, most: int) -> int:
+        """The cells of a range in the store, no more than that many: about as many rows as were there at the last
+        checkpoint."""
+        count = 0
+        while count < most:
+            cells = self._store.scan(start, stop, NEWEST, min(COUNTED_CELLS, most - count))
+            count += len(cells)
+            if len(cells) < COUNTED_CELLS:
+                break
+            start = cells[-1].key + b"\0"
+        return count
 
     def stored_edges(self, start: bytes, stop: bytes, cells_min: int) -> tuple[bytes, bytes] | None:
         """The first and the last key of a range in the store; None if it has fewer cells than that there."""

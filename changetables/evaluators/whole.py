@@ -10,6 +10,7 @@ do: a session is never started for small work. The columns evaluator is not aske
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -23,11 +24,12 @@ NAMES = (ROWS, COLUMNS, SPARK)
 
 #: Rows below which Spark is not asked about: less than what a job takes that does nothing.
 SPARK_ROWS_MIN = 200_000
-#: Rows up to which somebody counts to find out how much there is to do. More than that is taken for that many.
+#: Rows up to which somebody counts to find out what Spark did. More than that is taken for that many.
 COUNTED_ROWS_MAX = 20_000_000
-#: Guesses, from a machine with two cores: see `python -m bench evaluators`. A row goes to Spark through a file.
+#: Guesses, see `python -m bench choice`. With two cores Spark is no faster than rows, because what it moves it pickles;
+#: it gains with the cores.
 ROWS_US = 4.0
-SPARK_US = 6.0
+SPARK_US = 2.0 + 8.0 / (os.cpu_count() or 1)
 JOB_S = 2.0
 START_S = 12.0
 #: Weight of what was measured last.
@@ -70,6 +72,18 @@ class WholeCosts:
         if evaluator == ROWS:
             return work_s
         return work_s + self.job_s + (0.0 if has_session else measured_start_s() or START_S)
+
+    def break_even(self, has_session: bool) -> int | None:
+        """The number of rows from which on Spark is expected to be ready first; None: never. To know whether there are
+        so many nobody has to count more."""
+        saved_us = self.us[ROWS] - self.us[SPARK]
+        if saved_us <= 0:
+            return None
+        return max(SPARK_ROWS_MIN, int(self.expected_s(SPARK, 0, has_session) * 1e6 / saved_us) + 1)
+
+    def never(self) -> Chosen:
+        """Where Spark costs more, however many rows there are."""
+        return Chosen(ROWS, f"a row takes about {self.us[ROWS]:.1f} us by rows, {self.us[SPARK]:.1f} us by Spark")
 
     def choose(self, rows_count: int, has_session: bool) -> Chosen:
         """For so many rows, if Spark is installed."""

@@ -14,6 +14,7 @@ import pytest
 import viewtide as vt
 from viewtide.changetables.evaluators.spark import Parts
 from viewtide.changetables.evaluators.spark_tasks import RESULT_ROWS_MAX
+from viewtide.changetables.evaluators.whole import COSTS
 from viewtide.changetables.plan import Contribution
 from viewtide.changetables.types import Row
 from viewtide.coordinator import batch, build, on_spark
@@ -223,4 +224,8 @@ def test_an_error_in_the_data_is_told_as_by_rows(db: vt.Database) -> None:
 
 def test_small_work_goes_by_rows_even_if_there_is_a_session(db: vt.Database) -> None:
     db.create_view("v", JOIN)
-    assert "computed as a whole by rows (3,000 rows: too few for Spark)" in db.view("v").status().evaluator
+    assert "computed as a whole by rows (" in db.view("v").status().evaluator
+    with mock.patch.dict(COSTS.us, {"rows": 1_000.0, "spark": 0.001}):
+        db._engine.checkpoint()
+        db.create_view("w", JOIN)
+    assert "computed as a whole by rows (3,000 rows: too few for Spark)" in db.view("w").status().evaluator

@@ -57,6 +57,17 @@ def test_small_jobs_tell_what_a_job_costs() -> None:
     assert costs.us == before, "little work says nothing about rows"
 
 
+def test_nobody_counts_more_rows_than_decide() -> None:
+    costs = WholeCosts(us={"rows": 5.0, "spark": 6.0})
+    assert costs.break_even(has_session=True) is None
+    assert "by Spark" in costs.never().reason
+    costs.us["spark"] = 1.0
+    enough = costs.break_even(has_session=False)
+    assert enough is not None
+    assert costs.choose(enough, has_session=False).evaluator == "spark"
+    assert costs.choose(enough - 2, has_session=False).evaluator == "rows"
+
+
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(name: str) -> ModuleSpec | None:
