@@ -15,7 +15,7 @@ from dataclasses import replace
 from ..changetables.algebra import Relation
 from ..changetables.evaluators.choice import COLUMNS
 from ..changetables.evaluators.spark_session import has_session, has_spark, spark_session
-from ..changetables.evaluators.whole import COSTS, COUNTED_ROWS_MAX, ROWS_ALONE, SPARK, Chosen, forced
+from ..changetables.evaluators.whole import COSTS, COUNTED_ROWS_MAX, ROWS_ALONE, SPARK, SPARK_ROWS_MIN, Chosen, forced
 from ..changetables.keeping import keep
 from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, ViewPlan, compile_view, needed_indexes
@@ -236,7 +236,8 @@ def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
         chosen = COSTS.never() if most is None else COSTS.choose(_count(engine, plan, most), has_session())
     else:
         return ROWS_ALONE
-    plan.note_whole(chosen.evaluator, chosen.reason)
+    if evaluator is not None:
+        plan.note_whole(chosen.evaluator, chosen.reason)
     if chosen.evaluator == SPARK:
         spark_session()  # starting it is no part of the cost of a row
         engine.checkpoint()  # its workers read the store
@@ -247,8 +248,11 @@ def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
 def first_contents(engine: Engine, name: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
     """A view's relation evaluated as of `at`, branch by branch, in pages of one source, or by Spark."""
     began = time.perf_counter()
-    gone_through = yield from _contents(engine, engine.ltm.tables.views[name].plan, at, chosen)
-    COSTS.record(chosen.evaluator, gone_through, time.perf_counter() - began)
+    plan = engine.ltm.tables.views[name].plan
+    rows_count = yield from _contents(engine, plan, at, chosen)
+    COSTS.record(chosen.evaluator, rows_count, time.perf_counter() - began)
+    if rows_count >= SPARK_ROWS_MIN:  # with less there was nothing to choose
+        plan.note_whole(chosen.evaluator, chosen.reason)
 
 
 def _count(engine: Engine, plan: ViewPlan, most: int) -> int:

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 
 import viewtide as vt
+from viewtide.changetables.evaluators import whole
 from viewtide.changetables.evaluators.spark import Parts
 from viewtide.changetables.evaluators.spark_tasks import RESULT_ROWS_MAX
 from viewtide.changetables.evaluators.whole import COSTS
@@ -223,9 +224,13 @@ def test_an_error_in_the_data_is_told_as_by_rows(db: vt.Database) -> None:
 
 
 def test_small_work_goes_by_rows_even_if_there_is_a_session(db: vt.Database) -> None:
-    db.create_view("v", JOIN)
-    assert "computed as a whole by rows (" in db.view("v").status().evaluator
+    db._engine.checkpoint()
     with mock.patch.dict(COSTS.us, {"rows": 1_000.0, "spark": 0.001}):
-        db._engine.checkpoint()
-        db.create_view("w", JOIN)
-    assert "computed as a whole by rows (3,000 rows: too few for Spark)" in db.view("w").status().evaluator
+        db.create_view("v", JOIN)
+        assert "computed as a whole" not in db.view("v").status().evaluator
+        with mock.patch.object(whole, "SPARK_ROWS_MIN", 1_000), mock.patch.object(COSTS, "job_s", 0.0):
+            db.create_view("w", JOIN)
+    with mock.patch.object(build, "SPARK_ROWS_MIN", 1_000):
+        db.create_view("x", JOIN)
+    assert db.view("v").rows() == db.view("w").rows() == db.view("x").rows()
+    assert "computed as a whole by rows (" in db.view("x").status().evaluator
