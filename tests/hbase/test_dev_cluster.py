@@ -157,10 +157,12 @@ def test_the_bench_of_hbase_measures_and_compares(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(hbase_bench, "SECONDS_QUICK", 0.6)
     monkeypatch.setattr(hbase_bench, "WARM_UP_S", 0.1)
     monkeypatch.setattr(hbase_bench, "CHECKPOINT_CELLS_QUICK", 200)
-    run_command(["hbase", "--quick", "--json", str(tmp_path / "out.json")])
+    run_command(["hbase", "--quick", "--ltms", "1", "--clients", "2", "--json", str(tmp_path / "out.json")])
     result = json.loads((tmp_path / "out.json").read_text())
     measured = [(row["what"], row["writers"]) for row in result["rows"]]
     appends = [(what, writers) for writers in (1, 8) for what in ("conditional put", "append")]
     assert measured == [*appends, ("checkpoint, cells", 1)]
     assert all(row["per_s"] > 0 for row in result["rows"])
-    assert set(result["ratios"]) == {"append_vs_put_if_1", "append_vs_put_if_8"}
+    appends_and_cluster = {"append_vs_put_if_1", "append_vs_put_if_8", "ltms_1_vs_put_if_8"}
+    assert set(result["ratios"]) == {*appends_and_cluster, "ltms_1_transactions_per_append"}
+    assert result["ratios"]["ltms_1_transactions_per_append"] > 0

@@ -42,13 +42,6 @@ def test_two_ltms_with_client_processes(tmp_path: Path, hbase_servers: Developme
         assert len(place.addresses) == 2
         measured = measure_processes("two", lambda: nullcontext(place), Cell(10, 2, UNIFORM), QUICKEST)
         figures = place.figures()
-    assert len(measured.client_counts) == 2 and all(count > 0 for count in measured.client_counts)
+    assert len(measured.client_counts) == 2 and len(measured.latencies_s) > 0 and measured.reads_checked > 0
     assert figures["viewtide_messages_sent_total"] > 0 and figures["viewtide_log_flushes"] > 0
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_a_cluster_on_hbase_shares_appends(tmp_path: Path, hbase_servers: DevelopmentHbase) -> None:
-    row = hbase.on_hbase(tmp_path, hbase_servers, 1, 4, QUICKEST)
-    assert (row.ltms, row.clients, row.k) == (1, 4, 10)
-    assert row.tx_per_s > 0 and row.p99_ms >= row.p50_ms > 0 and row.transactions_per_append > 0
