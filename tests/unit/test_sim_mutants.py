@@ -1,6 +1,6 @@
 """Every known-bad variant of the machines is caught by the simulator.
 
-Which seed caught one the last time is noted in tests/sim/golden/caught.txt, and tried first; a change of the machines
+Which seed caught one the last time is noted in tests/sim/caught.txt, and tried first; a change of the machines
 changes what seeds do, so others are tried, too. `python -m tests.unit.test_sim_mutants` writes the notes anew.
 """
 
@@ -17,7 +17,7 @@ from tests.sim import runner
 from tests.sim.scenario import Mutant, Scenario
 from tests.sim.scenarios import SCENARIOS
 
-NOTES = Path(__file__).parents[1] / "sim" / "golden" / "caught.txt"
+NOTES = Path(__file__).parents[1] / "sim" / "caught.txt"
 
 #: What only a patch that does not fit any more raises: such a mutant proves nothing.
 STALE = re.compile(r"raised (TypeError|AttributeError|NameError)")
