@@ -38,18 +38,26 @@ class Staged(WriterCommitMessage):
         self.job, self.part, self.rows, self.data, self.query = job, part, rows, data, query
 
 
+def make_room(options: Options, job: str) -> None:
+    """Tasks stage only where there is room for their job: one that outlives its job leaves nothing."""
+    if options.directory is not None:
+        folder = _folder(options.directory, job)
+        for made in (folder.parent, folder):
+            made.mkdir(mode=0o700, exist_ok=True)
+
+
 def stage(options: Options, job: str, part: str, batches: Iterator[pyarrow.RecordBatch], query: str = "") -> Staged:
     """Write what a task was given."""
     directory = options.directory
     if directory is None:
         return _as_message(job, part, batches, query)
-    folder = _folder(directory, job)
-    for made in (folder.parent, folder):
-        made.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"{_checked(part)}.arrow"
-    path.touch(mode=0o600)
-    with path.open("wb") as file:
-        rows = _written(batches, file)
+    path = _folder(directory, job) / f"{_checked(part)}.arrow"
+    try:
+        path.touch(mode=0o600)
+        with path.open("wb") as file:
+            rows = _written(batches, file)
+    except FileNotFoundError:
+        raise OperationalError(f"the job that this task is of has ended: {path.parent} is gone") from None
     return Staged(job, part, rows, query=query)
 
 
@@ -99,7 +107,10 @@ def discard(options: Options, job: str) -> None:
     if directory is None:
         return
     folder = _folder(directory, job)
-    shutil.rmtree(folder, ignore_errors=True)
+    # Under another name first: tasks that are still at work find it no more.
+    with suppress(OSError):  # there is none, or it is gone already
+        gone = folder.rename(folder.with_name(f"{folder.name}.gone"))
+        shutil.rmtree(gone, ignore_errors=True)
     long_ago = time.time() - LEFT_S
     with suppress(OSError):  # another job is at it, too
         for left in folder.parent.iterdir():

@@ -16,7 +16,7 @@ from .columns import positions_of
 from .loading import BULK_ROWS, JOB, forget_jobs, load_in_bulk, load_once
 from .options import Options
 from .reading import columns_of
-from .staging import Staged, discard, stage, staged
+from .staging import Staged, discard, make_room, stage, staged
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -42,6 +42,7 @@ class ViewtideWriter(DataSourceArrowWriter):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._job = uuid.uuid4().hex
+        make_room(options, self._job)
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         return stage(self._options, self._job, _part(), iterator)
@@ -73,6 +74,7 @@ class ViewtideStreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if not query or not batch:
             raise InterfaceError("Spark does not say which stream this is")
+        make_room(self._options, f"{query}-{batch}")
         return stage(self._options, f"{query}-{batch}", _part(), iterator, query)
 
     def commit(self, messages: Messages, batchId: int) -> None:
