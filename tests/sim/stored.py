@@ -264,7 +264,7 @@ SCENARIO = Scenario(
     liveness_ms_max=cluster.LIVENESS_MS_MAX,
     mutants=MUTANTS,
     probes=CRASH_POINTS,
-    traffic_min={"commits": 40, "checkpoints": 50, "loads": 100, "trims": 10},
+    traffic_min={"commits": 40, "checkpoints": 50, "loads": 100, "evictions": 5, "trims": 10},
 )
 
 SCENARIO_CALM = Scenario(
