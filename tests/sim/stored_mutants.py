@@ -17,7 +17,7 @@ from viewtide.ltm.cluster import checkpoint, saving, taking_over
 from viewtide.ltm.cluster.hosted import Hosted
 from viewtide.ltm.cluster.loading import Load, Loader
 from viewtide.ltm.cluster.member import Member
-from viewtide.ltm.cluster.saving import Saver
+from viewtide.ltm.cluster.saving import Memory, Saver
 from viewtide.ltm.cluster.store_messages import NEWEST, Answer, LoadedCells, Request, WriteCells
 from viewtide.ltm.key_range import RangeMap
 from viewtide.ltm.two_phase.journal import Journal, Stored
@@ -119,6 +119,7 @@ MUTANTS = (
     Mutant("log trimmed before the checkpoint is durable", _patched(Member, "_save_next", _trim_first), 60, CRASHES),
     Mutant("replay begins with a torn checkpoint", _patched(taking_over, "_base_at", _base_is_newest), 60, CRASHES),
     Mutant("V6: votes are forgotten with the log", _returns(Journal, "kept", []), 60, CRASHES),
+    Mutant("V6: transactions are forgotten with the log", _returns(Memory, "add", []), 60),
     Mutant("keys move before their rows are in the store", _returns(Member, "_is_flushed", True), 60, LATE),
     Mutant(
         "keys that moved are replayed as if they had not",
