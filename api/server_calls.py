@@ -164,7 +164,7 @@ def begun(db: Database, plain: object) -> object:
 def ended(held: object) -> None:
     """Let go of what a session held."""
     if isinstance(held, Transaction) and held._ended is None:
-        held.rollback()
+        held._end("rolled back")  # also where the database is closed already
     elif isinstance(held, Snapshot | Shell | Changes):
         held.close()
 
