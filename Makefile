@@ -9,7 +9,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := $(VENV)/bin
-# Test processes beside each other (pytest-xdist); 0 runs the tests in one process.
+# Test processes beside each other (pytest-xdist); 0 runs the tests in one process. `make test` has one more than the
+# two cores that it is meant for: some tests wait for servers and sessions (tests/conftest.py).
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
@@ -40,6 +41,7 @@ demo: $(BASE_STAMP) ## install into .venv and show Viewtide at work (no PostgreS
 
 install: $(DEV_STAMP) ## install into .venv with all that development needs
 
+test: WORKERS = 3
 test: $(DEV_STAMP) $(POSTGRES_STAMP) $(JAVA_STAMP) ## all tests, with full Hypothesis settings
 	VIEWTIDE_TEST_PROFILE=full $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .reads import Snapshot
     from .rows import Result, Row, Token
     from .status import DatabaseStatus, HotGroup, StepStatus, ViewManagerStatus, ViewStatus
+    from .table import LoadResult, Table
     from .transaction import Transaction
     from .verify import VerifyReport
     from .view import View
@@ -93,6 +94,7 @@ _HOMES = {
     "reads": ("Snapshot",),
     "rows": ("Result", "Row", "Token"),
     "status": ("DatabaseStatus", "HotGroup", "StepStatus", "ViewManagerStatus", "ViewStatus"),
+    "table": ("LoadResult", "Table"),
     "transaction": ("Transaction",),
     "verify": ("VerifyReport",),
     "view": ("View",),
@@ -113,6 +115,7 @@ __all__ = [
     "InternalError",
     "JoinEdge",
     "JoinTable",
+    "LoadResult",
     "NotSupportedError",
     "OperationalError",
     "ProgrammingError",
@@ -122,6 +125,7 @@ __all__ = [
     "Snapshot",
     "StaleRead",
     "StepStatus",
+    "Table",
     "TargetLag",
     "Token",
     "Transaction",

@@ -34,6 +34,7 @@ from .retries import backoffs_ms
 from .rows import Result, Row, Token
 from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
 from .status import DatabaseStatus, ViewStatus
+from .table import AsyncTable
 from .transaction import Transaction
 from .verify import Progress, VerifyReport
 from .view import View
@@ -94,8 +95,12 @@ class AsyncReads:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
 
+    def _own(self) -> Reads:
+        """The reads, for whoever may use them."""
+        return self._reads
+
     async def get(self, table: str, key: object = NO_KEY, /, **columns: object) -> Row | None:
-        return self._reads.get(table, key, **columns)
+        return self._own().get(table, key, **columns)
 
     async def get_many(
         self,
@@ -106,10 +111,10 @@ class AsyncReads:
         latest: bool = False,
         max_lag: str | float | None = None,
     ) -> list[Row | None]:
-        return self._reads.get_many(table, keys, at_least=at_least, latest=latest, max_lag=max_lag)
+        return self._own().get_many(table, keys, at_least=at_least, latest=latest, max_lag=max_lag)
 
     async def find(self, table: str, /, **columns: object) -> Result:
-        return self._reads.find(table, **columns)
+        return self._own().find(table, **columns)
 
     async def scan(
         self,
@@ -122,10 +127,10 @@ class AsyncReads:
         latest: bool = False,
         max_lag: str | float | None = None,
     ) -> Result:
-        return self._reads.scan(table, start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
+        return self._own().scan(table, start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
 
     async def join(self, query: Query, start: Mapping[str, object] | None = None) -> Result:
-        return self._reads.join(query, start)
+        return self._own().join(query, start)
 
     @property
     def token(self) -> Token:
@@ -157,7 +162,17 @@ class AsyncSnapshot(AsyncReads):
 
 
 class AsyncTransaction(AsyncReads):
+    """It belongs to the task that began it: what two tasks write would be committed by whichever ends first."""
+
     _reads: Transaction
+
+    def __init__(self, tx: Transaction) -> None:
+        super().__init__(tx._unbound())
+        self._task = running_task()
+
+    def _own(self) -> Transaction:
+        check_task(self._task)
+        return self._reads
 
     async def __aenter__(self) -> AsyncTransaction:
         return self
@@ -167,33 +182,50 @@ class AsyncTransaction(AsyncReads):
     ) -> None:
         if self._reads._ended is None:
             if kind is None:
-                await self._reads._commit_async()
+                await self._own()._commit_async()
             else:
                 self._reads._end("rolled back")
 
     async def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
-        self._reads.insert(table, rows)
+        self._own().insert(table, rows)
 
     async def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
-        self._reads.upsert(table, rows)
+        self._own().upsert(table, rows)
 
     async def update(self, table: str, key: object, changes: Mapping[str, object]) -> bool:
-        return self._reads.update(table, key, changes)
+        return self._own().update(table, key, changes)
 
     async def delete(self, table: str, key: object = NO_KEY, /, **columns: object) -> bool:
-        return self._reads.delete(table, key, **columns)
+        return self._own().delete(table, key, **columns)
 
     async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
-        return run_in(self._reads, text, params)
+        return run_in(self._own(), text, params)
 
     async def commit(self) -> Token:
-        return await self._reads.commit_async()
+        return await self._own().commit_async()
 
     async def rollback(self) -> None:
-        self._reads.rollback()
+        self._own().rollback()
 
     def view(self, name: str) -> AsyncViewReads:
-        return AsyncViewReads(self._reads.view(name))
+        return AsyncViewReads(self._own().view(name))
+
+
+def running_task() -> asyncio.Task[object] | None:
+    """The task that runs, None outside of any."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def check_task(owner: asyncio.Task[object] | None) -> None:
+    """Refuse another task than the owner; what was begun outside of any task is nobody's."""
+    if owner is not None and asyncio.current_task() is not owner:
+        raise InterfaceError(
+            "the transaction belongs to the task that began it",
+            hint="begin one in each task; gather() makes tasks, and wait_for() may: use asyncio.timeout()",
+        )
 
 
 class AsyncViewReads:
@@ -305,8 +337,8 @@ class AsyncView:
     async def explain(self) -> str:
         return self._view.explain()
 
-    async def refresh(self) -> int:
-        return await asyncio.to_thread(self._view.refresh)
+    async def refresh(self, evaluator: str | None = None) -> int:
+        return await asyncio.to_thread(self._view.refresh, evaluator)
 
     async def set_refresh(self, refresh: str | TargetLag) -> None:
         await asyncio.to_thread(self._view.set_refresh, refresh)
@@ -317,9 +349,9 @@ class AsyncView:
         """For `async for`."""
         return AsyncChanges(self._node, self.name, since, follow, timeout)
 
-    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+    async def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
         """`progress` is called in the thread that works, not on the loop."""
-        return await asyncio.to_thread(self._view.verify, progress)
+        return await asyncio.to_thread(self._view.verify, progress, evaluator)
 
     async def repair(self, progress: Progress | None = None) -> VerifyReport:
         """`progress` is called in the thread that works, not on the loop."""
@@ -462,6 +494,7 @@ class AsyncDatabase:
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> AsyncView:
         view = await asyncio.to_thread(
             self._database.create_view,
@@ -473,6 +506,7 @@ class AsyncDatabase:
             group=group,
             backlog_rows=backlog_rows,
             backlog_bytes=backlog_bytes,
+            evaluator=evaluator,
         )
         return AsyncView(view)
 
@@ -481,6 +515,10 @@ class AsyncDatabase:
 
     def view(self, name: str) -> AsyncView:
         return AsyncView(self._database.view(name))
+
+    def table(self, name: str) -> AsyncTable:
+        """A handle to load rows in bulk with."""
+        return AsyncTable(self._database, name)
 
     async def tables(self) -> list[str]:
         return self._database.tables()

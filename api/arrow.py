@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .changetables.errors import DataError, InterfaceError
+from .changetables.literals import value_of_text
 from .changetables.types import INT_MAX, INT_MIN, Type
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from pyarrow import Array, DataType
+    from pyarrow import Array, DataType, RecordBatch
     from pyarrow import Table as ArrowTable
 
-__all__ = ["ArrowTable", "DataFrame", "to_arrow", "to_pandas"]
+__all__ = ["ArrowTable", "DataFrame", "RecordBatch", "batches_of", "to_arrow", "to_pandas", "values_of"]
 
 
 def to_arrow(names: Sequence[str], types: Sequence[Type], rows: Sequence[Sequence[object]]) -> ArrowTable:
-    arrow = _pyarrow()
+    arrow = pyarrow()
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     arrays = [_array(arrow, *column) for column in zip(names, types, columns, strict=True)]
     return arrow.table(arrays, names=list(names))
@@ -32,6 +36,55 @@ def to_pandas(table: ArrowTable) -> DataFrame:
         raise InterfaceError("pandas is not installed", hint="pip install pandas") from error
 
 
+def batches_of(source: Iterable[RecordBatch | ArrowTable], rows_max: int) -> Iterator[RecordBatch]:
+    """Record batches of at most so many rows each, of whatever was given."""
+    arrow = pyarrow()
+    for item in [source] if isinstance(source, arrow.Table | arrow.RecordBatch) else source:
+        if isinstance(item, arrow.Table):
+            yield from item.to_batches(max_chunksize=rows_max)
+        elif isinstance(item, arrow.RecordBatch):
+            yield from (item.slice(first, rows_max) for first in range(0, item.num_rows, rows_max))
+        else:
+            raise InterfaceError(
+                f"load takes Arrow record batches or tables, not {type(item).__name__}",
+                hint="make one with pyarrow.Table.from_pylist(rows)",
+            )
+
+
+def values_of(array: Array, type_: Type) -> list[object]:
+    """The values of a column as a transaction takes them. Text in a column that is not text is read as SQL reads a
+    literal."""
+    arrow = pyarrow()
+    kinds = arrow.types
+    if kinds.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if kinds.is_timestamp(array.type) and array.type.unit == "ns":
+        # Nanoseconds would come as objects of pandas, or be cut. What has some is refused.
+        try:
+            array = array.cast(arrow.timestamp("us", tz=array.type.tz))
+        except arrow.ArrowInvalid as error:
+            raise DataError(f"a timestamp has nanoseconds: {error}", hint="round it to microseconds") from error
+    values: list[object] = array.to_pylist()
+    if type_.kind != "str" and (kinds.is_string(array.type) or kinds.is_large_string(array.type)):
+        return texts_read(values, type_)
+    return values
+
+
+def texts_read(texts: Sequence[object], type_: Type) -> list[object]:
+    """The values that texts stand for; NULL is NULL."""
+    if type_.kind == "json":
+        return [None if text is None else _read_json(str(text)) for text in texts]
+    return [None if text is None else value_of_text(str(text), type_) for text in texts]
+
+
+def _read_json(text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"invalid input syntax for type json: {error}") from error
+    return value
+
+
 def _array(arrow: ModuleType, name: str, type_: Type, values: Sequence[object]) -> Array:
     if type_.kind == "json":
         # Any shape, also several in one column: as text.
@@ -42,7 +95,8 @@ def _array(arrow: ModuleType, name: str, type_: Type, values: Sequence[object]) 
         raise DataError(f"column {name!r} does not fit an Arrow type: {error}") from error
 
 
-def _pyarrow() -> ModuleType:
+def pyarrow() -> ModuleType:
+    """The library, which may be missing."""
     try:
         import pyarrow
     except ImportError as error:
@@ -72,3 +126,107 @@ def _arrow_type(arrow: ModuleType, type_: Type, values: Sequence[object]) -> Dat
             return arrow.timestamp("us", tz="UTC")
     # Decimals have no fixed scale: Arrow finds one that fits all.
     return None
+
+
+# -- files
+
+
+def parquet_batches(path: Path, rows_max: int) -> Iterator[RecordBatch]:
+    arrow = pyarrow()
+    parquet = import_module("pyarrow.parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=rows_max)
+    except arrow.ArrowException as error:
+        raise DataError(f"{path} is no Parquet file: {error}") from error
+
+
+def parquet_columns(path: Path) -> dict[str, str]:
+    """The SQL types for the columns of a file."""
+    arrow = pyarrow()
+    try:
+        schema = import_module("pyarrow.parquet").read_schema(path)
+    except arrow.ArrowException as error:
+        raise DataError(f"{path} is no Parquet file: {error}") from error
+    return {field.name: _sql_type(arrow.types, field.name, field.type) for field in schema}
+
+
+def _sql_type(kinds: ModuleType, name: str, type_: DataType) -> str:
+    if kinds.is_dictionary(type_):
+        type_ = type_.value_type
+    if kinds.is_decimal(type_):
+        return f"numeric({type_.precision},{type_.scale})"
+    if kinds.is_timestamp(type_):
+        return "timestamp" if type_.tz is None else "timestamptz"
+    tests = {
+        "bigint": kinds.is_integer,
+        "float8": kinds.is_floating,
+        "text": lambda each: kinds.is_string(each) or kinds.is_large_string(each),
+        "bytea": lambda each: kinds.is_binary(each) or kinds.is_large_binary(each),
+        "boolean": kinds.is_boolean,
+        "date": kinds.is_date,
+    }
+    for sql, fits in tests.items():
+        if fits(type_):
+            return sql
+    raise DataError(f"column {name!r} has the type {type_}, which no column of a table has")
+
+
+def csv_batches(path: Path) -> Iterator[RecordBatch]:
+    """All columns are text; a field that is empty and not quoted is NULL."""
+    arrow = pyarrow()
+    reader = import_module("pyarrow.csv")
+    try:
+        names = reader.open_csv(path, parse_options=reader.ParseOptions(newlines_in_values=True)).schema.names
+        options = reader.ConvertOptions(
+            column_types=dict.fromkeys(names, arrow.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        yield from reader.open_csv(
+            path, parse_options=reader.ParseOptions(newlines_in_values=True), convert_options=options
+        )
+    except arrow.ArrowException as error:
+        raise DataError(f"{path} is no CSV file: {error}") from error
+
+
+def csv_columns(path: Path, rows_max: int) -> dict[str, list[object]]:
+    """The texts of the first rows, by column."""
+    for batch in csv_batches(path):
+        return {name: batch.column(name).slice(0, rows_max).to_pylist() for name in batch.schema.names}
+    return {}
+
+
+@contextmanager
+def parquet_writer(
+    path: Path, names: Sequence[str], types: Sequence[Type]
+) -> Iterator[Callable[[Sequence[Sequence[object]], Callable[[object, Type], str]], None]]:
+    """A function that writes rows, and takes the one that makes a text of a value."""
+    arrow = pyarrow()
+    kept = [_kept_type(arrow, type_) for type_ in types]
+    schema = arrow.schema(list(zip(names, kept, strict=True)))
+    with import_module("pyarrow.parquet").ParquetWriter(path, schema) as file:
+
+        def write(rows: Sequence[Sequence[object]], text_of: Callable[[object, Type], str]) -> None:
+            columns = list(zip(*rows, strict=True)) or [()] * len(names)
+            arrays = []
+            for name, type_, target, column in zip(names, types, kept, columns, strict=True):
+                if target == arrow.string() and type_.kind != "str":
+                    column = tuple([None if value is None else text_of(value, type_) for value in column])
+                try:
+                    arrays.append(arrow.array(column, type=target))
+                except (OverflowError, arrow.ArrowException) as error:
+                    raise DataError(f"column {name!r} does not fit into Parquet: {error}", hint="use CSV") from error
+            file.write_batch(arrow.record_batch(arrays, schema=schema))
+
+        yield write
+
+
+def _kept_type(arrow: ModuleType, type_: Type) -> DataType:
+    """One type for all rows, whatever comes: decimals without a scale are text."""
+    if type_.kind != "decimal":
+        return _arrow_type(arrow, type_, ()) or arrow.string()
+    if type_.precision is None or type_.precision > 76 or not 0 <= (type_.scale or 0) <= type_.precision:
+        return arrow.string()
+    return arrow.decimal256(type_.precision, type_.scale or 0)

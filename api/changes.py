@@ -9,12 +9,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .changetables.errors import InterfaceError
+from .coordinator.ports import ChangeFeed, Feeding
 from .durations import milliseconds
 from .reads import view_columns, view_rows
-from .rows import Row, Token
+from .rows import Columns, Row, Token
 
 if TYPE_CHECKING:
     from .ports import OpenNode
@@ -54,13 +55,19 @@ class _Reading:
         self._timeout_ms = None if timeout is None else milliseconds(timeout)
         self._follow = follow
         node.check_open()
-        view = view_rows(name, node.engine.ltm.tables)
-        self._feed = node.admin.feed(view, None if since is None else since.commit_ts)
+        self._feed = self._feed_of(name, None if since is None else since.commit_ts)
         self._round: Iterator[ViewChange] | None = None
         self._rounds_count = 0
         self._closed = threading.Event()
         self._look_ms = LOOK_MS_MIN
         self._give_up = 0.0
+
+    def _feed_of(self, name: str, since_ts: int | None) -> ChangeFeed:
+        return self._node.admin.feed(view_rows(name, self._node.engine.ltm.tables), since_ts)
+
+    def _columns(self) -> Columns:
+        """As they are now."""
+        return view_columns(cast(Feeding, self._feed).view())
 
     def _may_have_more(self) -> bool:
         self._node.check_open()
@@ -81,7 +88,7 @@ class _Reading:
         return change
 
     def _made(self) -> Iterator[ViewChange]:
-        columns = view_columns(self._feed.view())
+        columns = self._columns()
         for ts, rows in self._feed.round():
             yield ViewChange(Token(ts), ts, [(columns.row(values), times) for values, times in rows])
 

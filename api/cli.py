@@ -125,6 +125,13 @@ def serve(
         )
 
 
+OwnKey = Annotated[
+    Path | None, typer.Option("--keys", help="The file of your own key, for a node that wants one.", show_default=False)
+]
+ServerKey = Annotated[
+    str, typer.Option("--server-key", help="The public key of the node; a cluster's are known.", show_default=False)
+]
+
 SQL_HELP = (
     "Run SQL on a database: from the terminal, from a script on the standard input, or from -c.\n\n"
     "PATH is a directory, created if missing; without it the database is in memory and gone at the end. Statements end "
@@ -151,6 +158,8 @@ def sql(
             show_default=f"{ROWS_SHOWN}, with --json all",
         ),
     ] = None,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .shell import run_shell
@@ -158,7 +167,7 @@ def sql(
     text = ";\n".join(texts) if texts else None
     if limit is None:
         limit = 0 if as_json else ROWS_SHOWN
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _opened(path, own_keys, server_key) as database:
         fine = run_shell(database, text, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
@@ -166,16 +175,18 @@ def sql(
 
 STATUS_HELP = (
     "Show what a database is doing: figures, view managers, and how far its views are behind.\n\n"
-    "PATH is the directory of a database; if a process has it open, that one is asked. --watch "
+    "PATH is the directory of a database; if a process has it open, that one is asked. Or it is an address. --watch "
     "shows it again and again in a terminal, until Ctrl-C; elsewhere it is printed once."
 )
 VIEWS_HELP = (
     "Show everything about views: mode, lag, backlog, the cost of the last step, evaluator, hot groups, failures.\n\n"
-    "PATH is the directory of a database; if a process has it open, that one is asked. Without "
+    "PATH is the directory of a database; if a process has it open, that one is asked. Or it is an address. Without "
     "VIEWS all views are shown. --watch shows them again and again in a terminal, until Ctrl-C; elsewhere they are "
     "printed once."
 )
-DatabasePath = Annotated[Path, typer.Argument(help="The directory of a database.", show_default=False)]
+DatabasePath = Annotated[
+    str, typer.Argument(help="The directory of a database, or an address as `connect` takes it.", show_default=False)
+]
 Watched = Annotated[bool, typer.Option("--watch", help="Show it live in a terminal.")]
 
 
@@ -184,12 +195,13 @@ def status(
     path: DatabasePath,
     watch: Watched = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
-    _check_database(path)
     # Imported here: --help and --version need none of it.
     from .status import run_status
 
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _known(path, own_keys, server_key) as database:
         run_status(database, as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
@@ -201,18 +213,19 @@ def views(
     ] = None,
     watch: Watched = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
-    _check_database(path)
     # Imported here: --help and --version need none of it.
     from .status import run_views
 
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _known(path, own_keys, server_key) as database:
         run_views(database, names or (), as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
 VERIFY_HELP = (
     "Compare views with their definitions evaluated from scratch.\n\n"
-    "PATH is the directory of a database; if a process has it open, that one is asked. Without "
+    "PATH is the directory of a database; if a process has it open, that one is asked. Or it is an address. Without "
     "VIEWS all views are compared. A view that differs is named with its rows; --repair makes exactly these right, and "
     "those of the views made from it.\n\n"
     "The exit code is 1 if a view differs and was not repaired."
@@ -225,15 +238,83 @@ def verify(
     views: Annotated[list[str] | None, typer.Argument(help="Names of views.", show_default=False)] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Make the rows right that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
 ) -> None:
-    _check_database(path)
     # Imported here: --help and --version need none of it.
     from .verify import run_verify
 
-    with _ended_properly(), _opened(path) as database:
+    with _ended_properly(), _known(path, own_keys, server_key) as database:
         fine = run_verify(database, views or (), repair=repair, as_json=as_json, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
+
+
+LOAD_HELP = (
+    "Load files into a table, as one transaction: all rows of all files, or none.\n\n"
+    "FILES are CSV (the first line has the names), Parquet or JSON lines. The columns are those of the table, by name. "
+    "Sync views change in the same moment, indexes and constraints are kept. --create makes the table if it is not "
+    "there, with the types of the first file."
+)
+FileFormat = Annotated[
+    str, typer.Option("--format", help="csv, parquet or jsonl; without it, the suffix tells.", show_default=False)
+]
+
+
+@app.command(help=LOAD_HELP)
+def load(
+    table: Annotated[str, typer.Argument(help="The table.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="The files.", show_default=False)],
+    into: Annotated[
+        str, typer.Option("--into", help="The directory of a database, or the address of a node.", show_default=False)
+    ],
+    file_format: FileFormat = "",
+    create: Annotated[bool, typer.Option("--create", help="Make the table if it is missing.")] = False,
+    key: Annotated[list[str] | None, typer.Option("--key", help="A column of the new table's key; may repeat.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
+) -> None:
+    # Imported here: --help and --version need none of it.
+    from .file_commands import run_load
+
+    with _ended_properly(), _opened(into, own_keys, server_key) as database:
+        run_load(
+            database,
+            table,
+            files,
+            wanted=file_format,
+            create=create,
+            key=key or (),
+            as_json=as_json,
+            out=sys.stdout,
+            err=sys.stderr,
+        )
+
+
+EXPORT_HELP = (
+    "Write a table or a view to a file, as it is at one moment.\n\n"
+    "FILE is CSV, Parquet or JSON lines; `viewtide load` reads the same values from it again."
+)
+
+
+@app.command(help=EXPORT_HELP)
+def export(
+    name: Annotated[str, typer.Argument(metavar="TABLE_OR_VIEW", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The file; one that is there is replaced.", show_default=False)],
+    source: Annotated[
+        str, typer.Option("--from", help="The directory of a database, or the address of a node.", show_default=False)
+    ],
+    file_format: FileFormat = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    own_keys: OwnKey = None,
+    server_key: ServerKey = "",
+) -> None:
+    # Imported here: --help and --version need none of it.
+    from .file_commands import run_export
+
+    with _ended_properly(), _known(source, own_keys, server_key, "'--from'") as database:
+        run_export(database, name, file, wanted=file_format, as_json=as_json, out=sys.stdout)
 
 
 keys = typer.Typer(
@@ -351,12 +432,23 @@ ProcessName = Annotated[str, typer.Argument(help="A process, for example ltm-2."
 SourceName = Annotated[str, typer.Argument(help="A table or view.", show_default=False)]
 
 
+#: What `up` takes where nothing is said.
+NEW_OR_KEPT = "{}, or as it was"
+
+
 @cluster.command("up", help="Start a cluster, or what is missing of it. The data in the directory stays.")
 def cluster_up(
     directory: ClusterIn,
-    ltms: Annotated[int, typer.Option(min=1, help="LTM processes.")] = 3,
-    view_managers: Annotated[int, typer.Option(min=0, help="View managers.")] = 2,
-    storage: Annotated[str, typer.Option(help="local: logs here, rows in memory. hbase: both in HBase.")] = "local",
+    ltms: Annotated[int | None, typer.Option(min=1, help="LTM processes.", show_default=NEW_OR_KEPT.format(3))] = None,
+    view_managers: Annotated[
+        int | None, typer.Option(min=0, help="View managers.", show_default=NEW_OR_KEPT.format(2))
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="local: logs here, rows in memory. hbase: both in HBase.", show_default=NEW_OR_KEPT.format("local")
+        ),
+    ] = None,
     as_json: ClusterJson = False,
 ) -> None:
     with _ended_properly():
@@ -433,18 +525,24 @@ def _cluster(directory: Path, as_json: bool) -> ClusterCommands:
     return ClusterCommands(directory, as_json=as_json, out=sys.stdout)
 
 
-def _opened(path: str | Path) -> Database:
+def _opened(path: str, own_keys: Path | None, server_key: str) -> Database:
     """A database to look at: through the process that has it open, if there is one."""
     from .database import connect
     from .open_socket import running_address
+    from .targets import MEMORY, scheme_of
 
-    address = "" if str(path) == "memory:" or "://" in str(path) else running_address(Path(path))
-    return connect(address or path)
+    if path == MEMORY or scheme_of(path):
+        return connect(path, keys=own_keys, server_key=server_key)
+    return connect(running_address(Path(path)) or path, keys=own_keys, server_key=server_key)
 
 
-def _check_database(path: Path) -> None:
-    if not (path / "store").exists():
-        raise typer.BadParameter(f"there is no database in {path}", param_hint="'PATH'")
+def _known(path: str, own_keys: Path | None, server_key: str, said_by: str = "'PATH'") -> Database:
+    """One that is there already."""
+    from .targets import scheme_of
+
+    if not scheme_of(path) and not (Path(path) / "store").exists():
+        raise typer.BadParameter(f"there is no database in {path}", param_hint=said_by)
+    return _opened(path, own_keys, server_key)
 
 
 def _check_new(directory: Path) -> None:

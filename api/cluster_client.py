@@ -89,7 +89,7 @@ class ClusterClient:
     def split(self, table: str, key: tuple[Value, ...]) -> None:
         """A range begins at the key, or at the table if there is none."""
         start, _ = self._bounds(table, key, ())
-        self._command(Split(0, start))
+        self.command(Split(0, start))
 
     def move(self, table: str, start: tuple[Value, ...], stop: tuple[Value, ...], target: str) -> int:
         """The keys of a table from `start` up to before `stop` go to the LTM process `target`: it owns them when this
@@ -98,7 +98,7 @@ class ClusterClient:
         log = next((log for log, host in ranges.hosts.items() if host.process == target), None)
         if log is None:
             raise ProgrammingError(f"{target} answers for no log", hint="viewtide cluster status shows who does")
-        self._command(MoveRange(0, *self._bounds(table, start, stop), log))
+        self.command(MoveRange(0, *self._bounds(table, start, stop), log))
         give_up = time.monotonic() + MOVE_S_MAX
         while (ranges := self.map()).moves:
             if time.monotonic() > give_up:
@@ -114,7 +114,8 @@ class ClusterClient:
         low, high = table_range(source.table.id)
         return (_key(source, start) if start else low), (_key(source, stop) if stop else high)
 
-    def _command(self, command: Split | MoveRange) -> None:
+    def command(self, command: Split | MoveRange) -> None:
+        """To whoever leads. It raises what the leader refuses."""
         with self._asking() as process:
             answer = _result(process, command)
         if not isinstance(answer, Done):
@@ -136,6 +137,8 @@ class ClusterClient:
             process.stop()
             thread.join()
             hub.close()
+            # The session goes on: without this, the others would go on looking for it.
+            self.zookeeper.remove(f"{PROCESSES}/{name}")
 
 
 def _result(process: Process, command: Split | MoveRange) -> Any:
@@ -156,6 +159,7 @@ def _key(source: TableRows | ViewRows, values: tuple[Value, ...]) -> bytes:
 
 
 def _shown(tables: Tables | None, start: bytes) -> str:
+    """A key as people write it: the table and the values of its key columns."""
     if not start:
         return "the beginning"
     if tables is not None:
@@ -163,8 +167,29 @@ def _shown(tables: Tables | None, start: bytes) -> str:
         for source in sources:
             low, high = table_range(source.table.id)
             if low <= start < high:
-                return source.table.name + ("" if start == low else f" 0x{start[len(low) :].hex()}")
+                return source.table.name + ("" if start == low else f" {_values(source, start, low)}")
+        for number, (source, entries) in tables.indexes.items():
+            low, high = table_range(number)
+            if low <= start < high:
+                columns = ", ".join(source.table.columns[position].name for position in entries.index.columns)
+                return f"index of {source.table.name} on {columns}" + ("" if start == low else f" {_hex(start, low)}")
+        # Keys that went elsewhere end with their table.
+        after = next((source.table.name for source in sources if table_range(source.table.id)[1] == start), "")
+        if after:
+            return f"after {after}"
     return "0x" + start.hex()
+
+
+def _values(source: TableRows | ViewRows, start: bytes, low: bytes) -> str:
+    keys = source.codec.keys if isinstance(source, TableRows) else source.plan.keys
+    try:
+        return ", ".join(map(repr, keys.decode(start)))
+    except Error:  # only a part of a key, or one that was shortened
+        return _hex(start, low)
+
+
+def _hex(start: bytes, low: bytes) -> str:
+    return f"0x{start[len(low) :].hex()}"
 
 
 def _target(ranges: RangeMap, start: bytes) -> str:

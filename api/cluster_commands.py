@@ -30,7 +30,7 @@ class ClusterCommands:
         self._out = out
         self._console = Console(file=out)
 
-    def up(self, ltms: int, view_managers: int, storage: str) -> None:
+    def up(self, ltms: int | None, view_managers: int | None, storage: str | None) -> None:
         began = time.monotonic()
         with self._progress("starting a cluster") as report:
             cluster = Development.up(self._directory, ltms, view_managers, storage, report)
@@ -122,7 +122,12 @@ class ClusterCommands:
             ranges.add_column(column)
         for each in status.ranges:
             ranges.add_row(each.start, each.process, each.log, f"moves to {each.moving_to}" if each.moving_to else "")
-        self._console.print(processes, ranges)
+        servers = Table(title="servers", title_justify="left")
+        for column in ("server", "state"):
+            servers.add_column(column)
+        for name, state in cluster.servers().items():
+            servers.add_row(name, state)
+        self._console.print(processes, ranges, servers)
 
 
 def _processes(cluster: Development, status: ClusterStatus) -> Iterator[tuple[str, str, str, str, str]]:
@@ -144,6 +149,7 @@ def _plain(cluster: Development, status: ClusterStatus) -> dict[str, object]:
         "catalog": status.catalog_version,
         "processes": [dict(zip(fields, each, strict=True)) for each in _processes(cluster, status)],
         "ranges": [each._asdict() for each in status.ranges],
+        "servers": cluster.servers(),
     }
 
 

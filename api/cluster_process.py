@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -19,12 +20,14 @@ from .coordinator.cluster.process import Process
 from .coordinator.cluster.roles import ltm_roles, prepare_tree, view_manager_roles
 from .coordinator.cluster.zookeeper import NOBODY, Login, ZooKeeper
 from .coordinator.vms.step_rows import with_steps
+from .garbage import database_closed, database_opened
 from .json_logs import log_as_json
 from .ltm.catalog import Catalog
 from .ltm.cluster.settings import StoreSettings
 from .ltm.commit_log.elsewhere import LogsElsewhere
 from .ltm.commit_log.shared import SharedDirectory
 from .ltm.keys import AllowList, Keys
+from .ltm.ports import Damaged
 from .ltm.tables import Tables
 from .ltm.transport import Hub
 from .ltm.versions import Horizon
@@ -36,8 +39,14 @@ if TYPE_CHECKING:
 
 #: A process that broke an invariant of its own, as the system's own programs end (EX_SOFTWARE).
 EXIT_BROKEN = 70
+#: What it read is not what was written (EX_DATAERR): it has to be restored, and starting again does not help.
+EXIT_DAMAGED = 65
 #: Another process has its name (EX_UNAVAILABLE): starting it again at once would only take that one's place.
 EXIT_SUPERSEDED = 69
+
+#: The thread that handles messages and the one that serves clients take turns: with Python's own 5 ms, an answer that
+#: is ready may wait as long as a commit takes.
+SWITCH_S = 0.001
 
 _log = logging.getLogger("viewtide.process")
 
@@ -92,17 +101,24 @@ class _Served:
 
 
 def _run(process: Process) -> int:
-    # What is alive now stays: the collector need not look at it again.
+    # What is alive now stays: the collector need not look at it again. Rows will, too, and are in no cycle.
     gc.collect()
     gc.freeze()
+    database_opened()
+    sys.setswitchinterval(SWITCH_S)
     try:
         process.run()
     except Superseded as error:
         _log.critical("%s", error)
         return EXIT_SUPERSEDED
+    except Damaged as error:
+        _log.critical("%s", error)
+        return EXIT_DAMAGED
     except InternalError as error:
         _log.critical("%s", error, exc_info=error)
         return EXIT_BROKEN
+    finally:
+        database_closed()
     _log.info("%s ends", process.name)
     return 0
 
@@ -131,6 +147,8 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         session_ms = config.zookeeper.session_ms
         describe = store.describe if store is not None else None
         process = Process(config.name, address, roles, hub, zookeeper, logs, session_ms, store=store, describe=describe)
+        if store is not None:
+            store.may_write = process.check_lease
         yield process, hub
 
 
@@ -170,7 +188,7 @@ def _storage(config: ProcessConfig, closing: ExitStack) -> tuple[LogsElsewhere, 
         from .ltm.hbase_client import Hbase
         from .ltm.store.hbase import HbaseStore
 
-        client, namespace = Hbase(config.hbase.thrift), config.hbase.namespace
+        client, namespace = Hbase(_rotated(config.hbase.thrift, config.name)), config.hbase.namespace
         closing.callback(client.close)
         client.create_namespace(namespace)
         store = HbaseStore(client, namespace, config.name)
@@ -179,6 +197,13 @@ def _storage(config: ProcessConfig, closing: ExitStack) -> tuple[LogsElsewhere, 
     if not config.storage.directory:
         raise InterfaceError("storage.directory is missing", hint="the same for all processes of the cluster")
     return SharedDirectory(Path(config.storage.directory)), None
+
+
+def _rotated(endpoints: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Processes begin with different ones: all of them have work, and the next one of a process is warm when it is
+    needed. By the sum of the name's letters: names that end with 1, 2, 3 take turns."""
+    first = sum(name.encode()) % len(endpoints)
+    return (*endpoints[first:], *endpoints[:first])
 
 
 @contextmanager

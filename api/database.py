@@ -7,7 +7,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -18,7 +18,6 @@ from .changetables.errors import (
     Error,
     IntegrityError,
     InterfaceError,
-    NotSupportedError,
     ProgrammingError,
     StaleRead,
 )
@@ -39,11 +38,13 @@ from .ltm.tables import Planned
 from .names import nearest
 from .node import open_directory, open_memory
 from .ports import OpenNode
-from .reads import AlignedSnapshot, Snapshot, sources, unknown_table, view_rows
+from .reads import AlignedSnapshot, Snapshot, is_there, sources, unknown_table, view_rows
 from .retries import backoffs_ms, changes_catalog
 from .row_ids import ROW_ID
 from .rows import Result, Token
 from .status import DatabaseStatus
+from .table import Table as TableHandle
+from .targets import MEMORY, ZK, check_options, name_of, scheme_of
 from .transaction import Transaction
 from .view import View
 
@@ -96,31 +97,25 @@ def connect(
     `view_managers`: how many of them share the work of refreshing deferred views. `history`: for how long `changes()`
     of views can be read again, as long as the log takes no more than about `history_bytes` (256 MiB, in memory 32 MiB).
     All of them are the node's own where the database is served. `keys`, the file of one's own key, and `server_key`,
-    the public key of the node, are for a served node that is not on this machine.
+    the public key of the node, are for a node that is not on this machine; of a cluster ZooKeeper knows those.
     """
     config = Config(cache_rows, view_managers, history, history_bytes, usual_ltms() if ltms is None else ltms)
-    name = os.fspath(target) if isinstance(target, str | os.PathLike) else ""
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InterfaceError(f"connect takes a directory or 'memory:', not {target!r}")
-    if name == "memory:":
-        return Database(open_memory(config))
-    if name == ":memory:":
-        raise InterfaceError("':memory:' is SQLite's word", hint="use 'memory:' for a private database in memory")
-    scheme = name.partition("://")[0] if "://" in name else ""
-    if scheme in ("tcp", "ipc"):
-        # Imported here: a database in this process needs no network.
-        from .remote import connect_remote
-
-        return connect_remote(name, keys, server_key)
-    if scheme == "zk":
+    name = name_of(target)
+    scheme = scheme_of(name)
+    said = replace(config, ltms=1 if ltms is None else ltms)
+    changed = {each.name: None for each in fields(said) if getattr(said, each.name) != each.default}
+    for_nodes = {option: None for option, value in (("keys", keys), ("server_key", server_key)) if value}
+    check_options(name, scheme, changed, for_nodes, server_key)
+    if scheme == ZK:
         from .remote_cluster import connect_cluster
 
         return connect_cluster(name.removeprefix("zk://"), keys)
     if scheme:
-        raise NotSupportedError(
-            f"{scheme}:// is not known", hint="give a directory, 'memory:', 'tcp://host:port' or 'zk://host:port/path'"
-        )
-    return Database(open_directory(Path(name), config))
+        # Imported here: a database in this process needs no network.
+        from .remote import connect_remote
+
+        return connect_remote(name, keys, server_key)
+    return Database(open_memory(config) if name == MEMORY else open_directory(Path(name), config))
 
 
 class Database:
@@ -322,6 +317,10 @@ class Database:
             self._refuse_dependents(f"drop index {columns!r} of table {table!r}", users)
             self._engine.change_catalog(lambda catalog: catalog.without_index(table, index))
 
+    def table(self, name: str) -> TableHandle:
+        """A handle to load rows in bulk with."""
+        return TableHandle(self, name)
+
     def tables(self) -> list[str]:
         """The names of all tables."""
         return list(self._catalog().tables)
@@ -340,6 +339,7 @@ class Database:
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> View:
         """Register a view by SQL or by the builder; its contents are computed while writers go on.
 
@@ -350,6 +350,9 @@ class Database:
         `refresh`: "sync", an interval such as "500ms", "manual", or `vt.target_lag("2s")`. Deferred views with the same
         `group` are always at one watermark. One that is more than `backlog_rows` changed rows or `backlog_bytes` of the
         log behind is computed anew instead (0: a limit that suits most).
+
+        `evaluator` forces what computes the contents over existing rows: "rows", "columns" or "spark" (the extra
+        `spark`). None: whichever is expected to be ready first; its status says which it was, and why.
         """
         mode = refresh_text(refresh)
         _check_deferred(mode, group, backlog_rows, backlog_bytes)
@@ -374,7 +377,7 @@ class Database:
                 backlog_rows=backlog_rows,
                 backlog_bytes=backlog_bytes,
             )
-            self._node.admin.create_view(view)
+            self._node.admin.create_view(view, evaluator)
         return View(self._node, name)
 
     def drop_view(self, name: str, *, cascade: bool = False) -> None:
@@ -387,7 +390,8 @@ class Database:
 
     def views(self) -> list[str]:
         """The names of all views."""
-        return [view.name for view in self._catalog().views.values() if view.ready_ts and not view.hidden]
+        self._node.check_open()
+        return [name for name, rows in self._engine.ltm.newest_tables().views.items() if is_there(rows)]
 
     def explain_view(self, definition: str | Query) -> str:
         """The propagation plan that a view would have, or UnsupportedView with the reason and its place."""

@@ -5,7 +5,7 @@ digest of `hbase/pom.xml` and `hbase/Launcher.java`: they are fetched once, and 
 
     with running(directory) as hbase:                  # all in one JVM: some 5 s until it is ready, 300 MB
         hbase.zookeeper, hbase.thrift                  # "127.0.0.1:port", ("127.0.0.1:port",)
-    hbase = start(directory, separate=True)            # a process each: 12 s, 1.1 GB; kill("region-1"), revive(...)
+    hbase = start(directory, separate=True)            # a process each: 12 s, 0.9 GB; kill("region-1"), revive(...)
 
 Not for data that matters: the local file system is not made durable against the loss of the machine.
 """
@@ -27,6 +27,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from .changetables.errors import OperationalError
+from .coordinator.cluster.zookeeper import ZooKeeper
 from .ltm.hbase_client import Hbase, RowOf, Value
 
 READY_S_MAX = 120.0
@@ -64,6 +65,7 @@ appender.out.name = out
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{ISO8601} %-5p %c{1} %m%n
 """
+_REGION_PORT = "hbase.regionserver.port"
 _SITE = {
     # The local file system without checksums, and a log that needs no HDFS.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
@@ -77,7 +79,7 @@ _SITE = {
     "hbase.master.ipc.address": "127.0.0.1",
     "hbase.regionserver.ipc.address": "127.0.0.1",
     "hbase.master.port": "0",
-    "hbase.regionserver.port": "0",
+    _REGION_PORT: "0",
     "hbase.master.info.port": "-1",
     "hbase.regionserver.info.port": "-1",
     "hbase.thrift.info.port": "-1",
@@ -95,7 +97,6 @@ _SITE = {
 _ZOOKEEPER = "org.apache.hadoop.hbase.zookeeper.HQuorumPeer"
 _MASTER = "org.apache.hadoop.hbase.master.HMaster"
 _REGION_SERVER = "org.apache.hadoop.hbase.regionserver.HRegionServer"
-_THRIFT = "org.apache.hadoop.hbase.thrift.ThriftServer"
 _THRIFT2 = "org.apache.hadoop.hbase.thrift2.ThriftServer"
 
 Report = Callable[[str], None]
@@ -111,7 +112,7 @@ class DevelopmentHbase:
     def __init__(self, directory: Path, state: Mapping[str, object]) -> None:
         self.directory = directory
         self.zookeeper = str(state["zookeeper"])
-        #: Thrift 2, which Viewtide speaks, and Thrift 1, which happybase and most other clients do.
+        #: Thrift 2, which Viewtide speaks, and Thrift 1, which happybase and most others do (only in one JVM).
         self.thrift = _strings(state["thrift"])
         self.thrift1 = _strings(state["thrift1"])
         commands, pids = state["commands"], state["pids"]
@@ -131,7 +132,27 @@ class DevelopmentHbase:
 
     @property
     def alive(self) -> bool:
-        return bool(self.pids) and all(_is_alive(pid) for pid in self.pids.values())
+        return bool(self.pids) and not self.dead
+
+    @property
+    def dead(self) -> list[str]:
+        """Those of `pids` that have ended by themselves."""
+        return [name for name, pid in self.pids.items() if not _is_alive(pid)]
+
+    def region_server_of(self, table: str) -> str:
+        """Which one of `pids` has a table, or its first region."""
+        port = self.admin("where", table)[0]
+        option = f"-D{_REGION_PORT}={port}"
+        return next(name for name, command in self._commands.items() if option in command)
+
+    def region_servers(self) -> list[str]:
+        """Those that ZooKeeper takes for alive, by their names there."""
+        zookeeper = ZooKeeper(self.zookeeper, SESSION_MS)
+        zookeeper.start()
+        try:
+            return zookeeper.children("/hbase/rs")
+        finally:
+            zookeeper.stop()
 
     def kill(self, name: str) -> None:
         """SIGKILL to one of `pids`: it is gone when this returns."""
@@ -184,13 +205,13 @@ def start(
     if _running_in(directory):
         raise OperationalError(f"HBase runs in {directory} already", hint="end it with: viewtide cluster down")
     install(report)
-    ports = _free_ports(5)
-    zookeeper, first, second, third, fourth = ports
-    _configure(directory, zookeeper, session_ms, separate)
+    zookeeper, first, second, third, *regions = _free_ports(4 + region_servers)
+    # In separate processes it is that of region servers: nobody waits for the others to be missed.
+    _configure(directory, zookeeper, SESSION_MS if separate else session_ms, separate)
     held = str(guard) if guard is not None else "-"
     if separate:
-        commands = _separate(directory, held, heap_mb, region_servers, ports)
-        thrift2, thrift1 = [first, second], [third, fourth]
+        commands = _separate(directory, held, heap_mb, regions, session_ms, (first, second))
+        thrift2, thrift1 = [first, second], []
     else:
         words = ["Launcher", held, "together", str(region_servers), str(third), str(first)]
         commands = {"hbase": [*_java(directory, heap_mb), *words]}
@@ -314,25 +335,30 @@ def _configure(directory: Path, zookeeper_port: int, session_ms: int, separate: 
 
 
 def _separate(
-    directory: Path, guard: str, heap_mb: int, region_servers: int, ports: Sequence[int]
+    directory: Path, guard: str, heap_mb: int, regions: Sequence[int], session_ms: int, thrift2: Sequence[int]
 ) -> dict[str, list[str]]:
-    """One command per daemon, in the order in which they are started."""
-    _, first, second, third, fourth = ports
+    """One command per daemon, in the order in which they are started. Thrift 1 is for other clients than Viewtide."""
 
     def alone(mb: int, *words: str) -> list[str]:
         return [*_java(directory, mb), "Launcher", guard, "alone", *words]
 
-    def thrift(kind: str, port: int) -> list[str]:
-        return alone(192, kind, "-p", str(port), "-b", "127.0.0.1", "start")
-
     return {
         "zookeeper": alone(128, _ZOOKEEPER),
         "master": alone(256, _MASTER, "start"),
-        **{f"region-{n}": alone(heap_mb // 2, _REGION_SERVER, "start") for n in range(1, region_servers + 1)},
-        "thrift-1": thrift(_THRIFT2, first),
-        "thrift-2": thrift(_THRIFT2, second),
-        "thrift1-1": thrift(_THRIFT, third),
-        "thrift1-2": thrift(_THRIFT, fourth),
+        **{
+            f"region-{n}": alone(
+                heap_mb // 2,
+                _REGION_SERVER,
+                f"-Dzookeeper.session.timeout={session_ms}",
+                f"-D{_REGION_PORT}={port}",
+                "start",
+            )
+            for n, port in enumerate(regions, 1)
+        },
+        **{
+            f"thrift-{n}": alone(192, _THRIFT2, "-p", str(port), "-b", "127.0.0.1", "start")
+            for n, port in enumerate(thrift2, 1)
+        },
     }
 
 

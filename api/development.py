@@ -29,6 +29,8 @@ from .process_config import HBASE, LOCAL
 
 STORAGES = (LOCAL, HBASE)
 PROCESSES_MAX = 40
+#: Of a new cluster, unless told otherwise.
+LTMS, VIEW_MANAGERS = 3, 2
 READY_S_MAX = 60.0
 #: A process that was asked to end is killed after this long.
 END_S_MAX = 10.0
@@ -45,33 +47,32 @@ class Development:
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
         self.storage = LOCAL
+        self.session_ms = SESSION_MS
         self.processes: dict[str, int] = {}
 
     # -- commands
 
     @classmethod
     def up(
-        cls, directory: Path, ltms: int, view_managers: int, storage: str = LOCAL, report: Report = quiet
+        cls,
+        directory: Path,
+        ltms: int | None = None,
+        view_managers: int | None = None,
+        storage: str | None = None,
+        report: Report = quiet,
+        session_ms: int = SESSION_MS,
     ) -> Development:
-        """Start what does not run yet; a cluster that was there before goes on with its data."""
-        if storage not in STORAGES:
+        """Start what does not run yet; a cluster that was there before goes on with its data. What is not said is as it
+        was there, or as usual."""
+        if storage not in (None, *STORAGES):
             raise InterfaceError(f"storage is {storage!r}", hint=f"one of {', '.join(STORAGES)}")
-        if not (1 <= ltms <= PROCESSES_MAX and 0 <= view_managers <= PROCESSES_MAX):
-            raise InterfaceError(f"from 1 to {PROCESSES_MAX} LTMs and at most as many view managers")
         made = cls(directory)
+        names = made._planned(ltms, view_managers, storage)
         made.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (made.directory / _STATE).exists():
-            made._load()
-            if made.storage != storage:
-                raise InterfaceError(
-                    f"the cluster in {directory} has the storage {made.storage}", hint=f"say --storage {made.storage}"
-                )
-        made.storage = storage
+        made.session_ms = session_ms
         made._save()
         made._start_servers(report)
-        names = [f"ltm-{number}" for number in range(1, ltms + 1)]
-        names += [f"vm-{number}" for number in range(1, view_managers + 1)]
-        for name in dict.fromkeys([*names, *made.processes]):
+        for name in names:
             made.start(name, report)
         made.await_ready(report)
         return made
@@ -133,6 +134,26 @@ class Development:
             report("ending HBase and ZooKeeper")
             DevelopmentHbase.attach(self.directory / "hbase").stop()
 
+    def _planned(self, ltms: int | None, view_managers: int | None, storage: str | None) -> list[str]:
+        """The processes that are to run: those that were there, and what is asked for."""
+        known = (self.directory / _STATE).exists()
+        if known:
+            self._load()
+            if storage not in (None, self.storage):
+                raise InterfaceError(
+                    f"the cluster in {self.directory} has the storage {self.storage}",
+                    hint=f"leave out --storage, or give another directory for one with {storage}",
+                )
+        elif storage is not None:
+            self.storage = storage
+        ltms = (0 if known else LTMS) if ltms is None else ltms
+        view_managers = (0 if known else VIEW_MANAGERS) if view_managers is None else view_managers
+        if not (ltms <= PROCESSES_MAX and 0 <= view_managers <= PROCESSES_MAX and (known or ltms >= 1)):
+            raise InterfaceError(f"from 1 to {PROCESSES_MAX} LTMs and at most as many view managers")
+        names = [f"ltm-{number}" for number in range(1, ltms + 1)]
+        names += [f"vm-{number}" for number in range(1, view_managers + 1)]
+        return list(dict.fromkeys([*names, *self.processes]))
+
     # -- state
 
     @property
@@ -155,6 +176,15 @@ class Development:
         except (FileNotFoundError, ProcessLookupError):
             return False
         return str(self.directory / f"{name}.toml").encode() in command and not dead
+
+    def servers(self) -> dict[str, str]:
+        """ZooKeeper and HBase: "runs", "gone", or what is wrong. A region server may end in a JVM that goes on."""
+        hbase = DevelopmentHbase.attach(self.directory / "hbase")
+        dead = hbase.dead
+        states = {name: "gone" if name in dead else "runs" for name in hbase.pids}
+        if self.storage == HBASE and not dead and not hbase.region_servers():
+            states["region servers"] = "gone: end the cluster and start it again"
+        return states
 
     def await_ready(self, report: Report = quiet) -> None:
         """Every process is known to the others, and every LTM answers for a log."""
@@ -187,7 +217,7 @@ class Development:
         thrift = ", ".join(f'"{each}"' for each in hbase.thrift)
         clients = 'clients = "tcp://127.0.0.1:0"\n' if role_of(name) == LTM else ""
         return (
-            f'name = "{name}"\n{clients}\n[zookeeper]\nhosts = "{self.zookeeper}"\nsession_ms = {SESSION_MS}\n\n'
+            f'name = "{name}"\n{clients}\n[zookeeper]\nhosts = "{self.zookeeper}"\nsession_ms = {self.session_ms}\n\n'
             f'[storage]\nkind = "{self.storage}"\ndirectory = "{self.directory / "logs"}"\n\n'
             f"[hbase]\nthrift = [{thrift}]\n"
         )
@@ -195,10 +225,12 @@ class Development:
     def _load(self) -> None:
         state = json.loads((self.directory / _STATE).read_text())
         self.storage, self.processes = state["storage"], state["processes"]
+        self.session_ms = state.get("session_ms", SESSION_MS)
 
     def _save(self) -> None:
         part = self.directory / f"{_STATE}.part"
-        part.write_text(json.dumps({"storage": self.storage, "processes": self.processes}, indent=1))
+        state = {"storage": self.storage, "session_ms": self.session_ms, "processes": self.processes}
+        part.write_text(json.dumps(state, indent=1))
         part.rename(self.directory / _STATE)
 
 

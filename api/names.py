@@ -6,12 +6,18 @@ import difflib
 from collections.abc import Iterable
 
 
+def close_to(name: object, known: Iterable[str]) -> str:
+    """A hint: the known name that is most like `name`; empty if none is."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """A hint: the known name that is most like `name`, or all of them if there are few."""
     names = list(known)
-    close = difflib.get_close_matches(str(name), names, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    hint = close_to(name, names)
+    if hint:
+        return hint
     if names and len(names) <= 8:
         return f"there are {', '.join(map(repr, names))}"
     return ""

@@ -123,6 +123,10 @@ class Node:
                 self._lock.release()
 
 
+class DirectoryInUse(OperationalError):
+    """Another process, or this one, has the directory open."""
+
+
 class DirectoryLock:
     """One process per directory, and one opener in it. The kernel frees it when its holder dies."""
 
@@ -140,7 +144,7 @@ class DirectoryLock:
                 holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
                 if not _is_gone(holder) or time.monotonic() > give_up:
                     os.close(self._file)
-                    raise OperationalError(
+                    raise DirectoryInUse(
                         f"{directory} is open in process {holder}",
                         hint="close it there first; one process per directory",
                     ) from error

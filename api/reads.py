@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError, ProgrammingError, StaleRead, TransactionConflict
@@ -62,8 +63,16 @@ class Mark(NamedTuple):
     pinned: _Pinned
 
 
+T = TypeVar("T")
+
+#: In a cluster, a view that becomes sync cannot be read while its last step is made: readers wait so long, and look so
+#: often whether it is there.
+SWITCH_S_MAX = 20.0
+SWITCH_LOOK_S = 0.01
+
+
 class Switched(TransactionConflict):
-    """A view was switched between sync and deferred before it was read for the first time."""
+    """A view was switched between sync and deferred before it was read for the first time, or is being switched."""
 
 
 class Reads:
@@ -81,6 +90,8 @@ class Reads:
     _levels: Levels = ANY_AGE
     #: Where deferred views are read, by their group.
     _marks: dict[int, Mark] | None = None
+    #: The thread that it belongs to; None: whoever has it sees to it that one uses it at a time.
+    _owner: int | None = None
 
     def __init__(self, node: OpenNode) -> None:
         self._node = node
@@ -281,7 +292,7 @@ class Reads:
         self._node.check_open()
 
     def _table(self, name: str) -> TableRows:
-        if self._ended is not None or self._node.closed:
+        if self._ended is not None or self._node.closed or (self._owner is not None and self._owner != get_ident()):
             self._check_open()
         newest = self._ltm.tables
         try:
@@ -750,16 +761,40 @@ def view_rows(name: str, tables: Tables) -> ViewRows:
     rows = tables.views.get(name)
     if rows is None and name in tables.by_name:
         raise ProgrammingError(f"{name!r} is a table", hint="read it with get, find or scan in a transaction")
+    check_switched(rows)
     if rows is None or not rows.view.ready_ts or rows.view.hidden:
         named = [known for known, each in tables.views.items() if each.view.ready_ts and not each.view.hidden]
         raise ProgrammingError(f"there is no view {name!r}", hint=nearest(name, named))
     return rows
 
 
+def is_there(rows: ViewRows) -> bool:
+    """Whether users know of a view: also of one that is just being switched."""
+    return not rows.view.hidden and (rows.view.ready_ts > 0 or rows.checked)
+
+
+def check_switched(rows: ViewRows | None) -> None:
+    """In a cluster, a view that becomes sync cannot be read until its last step is in."""
+    if rows is not None and not rows.view.ready_ts and is_there(rows):
+        raise Switched(f"view {rows.view.name!r} is just becoming sync", hint="try again in a moment")
+
+
+def through_switches(read: Callable[[], T]) -> T:
+    """A read that stands alone, begun again when a view that it reads was just switched: it is read as it is refreshed
+    from then on."""
+    give_up = time.monotonic() + SWITCH_S_MAX
+    while True:
+        try:
+            return read()
+        except Switched:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(SWITCH_LOOK_S)
+
+
 def sources(tables: Tables) -> dict[str, Table]:
     """What a query can read: tables, and views as tables."""
-    ready = {name: rows.table for name, rows in tables.views.items() if rows.view.ready_ts and not rows.view.hidden}
-    return {**tables.catalog.tables, **ready}
+    return {**tables.catalog.tables, **{name: rows.table for name, rows in tables.views.items() if is_there(rows)}}
 
 
 def unknown_table(name: object, tables: Tables) -> Error:

@@ -39,6 +39,7 @@ from .remote_calls import (
     TransactionCalls,
     as_lists,
     call,
+    check_evaluator,
     key_of,
     levels,
     listed,
@@ -50,7 +51,7 @@ from .remote_links import Links, Target
 from .rows import Result, Row, Token
 from .sql import Session
 from .status import DatabaseStatus, ViewStatus
-from .transaction import Transaction
+from .transaction import Transaction, wrong_thread
 from .verify import VerifyReport
 from .view import View
 
@@ -193,6 +194,7 @@ class RemoteDatabase(Database):
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> View:
         self._remote.call(
             "create_view",
@@ -205,6 +207,7 @@ class RemoteDatabase(Database):
                 "group": group,
                 "backlog_rows": backlog_rows,
                 "backlog_bytes": backlog_bytes,
+                "evaluator": evaluator,
             },
             kind=ONCE,
         )
@@ -331,6 +334,15 @@ class RemoteTransaction(_RemoteReads, Transaction):
     def __init__(self, node: RemoteNode) -> None:
         self._remote = node
         self._calls = TransactionCalls(node.client)
+        self._owner = threading.get_ident()
+
+    def _check_owner(self) -> None:
+        if self._owner != threading.get_ident():
+            raise wrong_thread()
+
+    def _ask(self, what: str, *args: object, kwargs: Mapping[str, object] = NO_NAMES) -> object:
+        self._check_owner()
+        return super()._ask(what, *args, kwargs=kwargs)
 
     def __enter__(self) -> RemoteTransaction:
         return self
@@ -340,15 +352,17 @@ class RemoteTransaction(_RemoteReads, Transaction):
     ) -> None:
         if self._calls.ended is None:
             if kind is None:
-                self._remote.run(self._calls.commit())
+                self.commit()
             else:
                 self._roll_back()
 
     def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        self._check_owner()
         if self._remote.closed or not self._calls.insert_now(table, rows):
             self._remote.run(self._calls.insert(table, rows))
 
     def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        self._check_owner()
         self._remote.run(self._calls.upsert(table, rows))
 
     def update(self, table: str, key: object, changes: Mapping[str, object]) -> bool:
@@ -358,9 +372,11 @@ class RemoteTransaction(_RemoteReads, Transaction):
         return cast(bool, self._ask("delete", table, *key_of(key), kwargs=columns))
 
     def commit(self) -> Token:
+        self._check_owner()
         return self._remote.run(self._calls.commit())
 
     def rollback(self) -> None:
+        self._check_owner()
         self._calls.check_open()
         self._roll_back()
 
@@ -494,8 +510,8 @@ class RemoteView(View):
     def explain(self) -> str:
         return cast(str, self._remote.call("view.explain", self.name))
 
-    def refresh(self) -> int:
-        return cast(int, self._remote.call("view.refresh", self.name))
+    def refresh(self, evaluator: str | None = None) -> int:
+        return cast(int, self._remote.call("view.refresh", self.name, evaluator))
 
     def set_refresh(self, refresh: str | TargetLag) -> None:
         self._remote.call("view.set_refresh", self.name, refresh, kind=ONCE)
@@ -505,7 +521,8 @@ class RemoteView(View):
     ) -> Changes:
         return RemoteChanges(self._remote, self.name, since, follow, timeout)
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
+    def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
+        check_evaluator(evaluator)
         return cast(VerifyReport, self._remote.run(reporting("view.verify", self.name, progress)))
 
     def repair(self, progress: Progress | None = None) -> VerifyReport:

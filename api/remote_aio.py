@@ -22,6 +22,8 @@ from .aio import (
     AsyncView,
     AsyncViewManagers,
     AsyncViewReads,
+    check_task,
+    running_task,
 )
 from .changes import LOOK_MS_MIN, AsyncChanges, ViewChange
 from .changetables.builder import Query
@@ -30,6 +32,7 @@ from .coordinator.vms.managers import ViewManagerStatus
 from .durations import milliseconds
 from .freshness import TargetLag
 from .ltm.codec import make_pack
+from .ltm.transport import Refusal
 from .reads import NO_KEY
 from .remote import RemoteDatabase
 from .remote_calls import (
@@ -45,6 +48,7 @@ from .remote_calls import (
     SnapshotCalls,
     TransactionCalls,
     call,
+    check_evaluator,
     key_of,
     levels,
     listed,
@@ -52,7 +56,19 @@ from .remote_calls import (
     sent_columns,
     sent_type,
 )
-from .remote_links import CONNECT_S_MAX, LOST_S, PEER, PING_S, RETRIES_S_MAX, RETRY_PAUSE_S, Lost, Target, given_up
+from .remote_links import (
+    CONNECT_S_MAX,
+    LOST_S,
+    PEER,
+    PING_S,
+    REFUSED_LOOK_S,
+    RETRIES_S_MAX,
+    RETRY_PAUSE_S,
+    Lost,
+    Refused,
+    Target,
+    given_up,
+)
 from .remote_protocol import (
     ANSWER,
     FAILURE,
@@ -72,6 +88,10 @@ if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
 
 T = TypeVar("T")
+
+#: Calls of one loop that are under way, commits aside; the others wait for their turn here. A node takes a thousand at
+#: a time from all its clients (`server.JOBS_MAX`).
+CALLS_IN_FLIGHT_MAX = 256
 
 
 class _Waiting:
@@ -100,6 +120,7 @@ class AsyncLink:
         self._flushing = False
         self._looking: asyncio.TimerHandle | None = None
         self.lost = False
+        self.refusal: Refusal | None = None
         self._descriptor = self._hub.descriptor(PEER)
         loop.add_reader(self._descriptor, self._drain)
         #: Before anything is asked: who answers later may be another process, which knows nothing of it.
@@ -108,7 +129,7 @@ class AsyncLink:
     async def _meet_first(self) -> None:
         try:
             await self.meet(LOST_S)
-        except Lost:
+        except (Lost, Refused):
             self.close()
 
     def close(self) -> None:
@@ -127,12 +148,18 @@ class AsyncLink:
                 each.answer.set_exception(Lost())
 
     async def meet(self, seconds: float) -> None:
-        """Find out who answers; Lost if nobody does."""
-        try:
-            async with asyncio.timeout(seconds):
-                self._life = (await self._send(Ask("ping", ()), ()).answer)[1]
-        except TimeoutError:
-            raise Lost from None
+        """Find out who answers; Lost if nobody does, Refused if he does not let this client in."""
+        answer = self._send(Ask("ping", ()), ()).answer
+        give_up = time.monotonic() + seconds
+        while not answer.done():
+            if time.monotonic() > give_up:
+                raise Lost
+            await asyncio.wait((answer,), timeout=REFUSED_LOOK_S)
+            if not self.lost:
+                self.refusal = self._hub.refusal(PEER)
+            if self.refusal is not None:
+                raise Refused(self.refusal)
+        self._life = answer.result()[1]
 
     async def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         waiting = self._send(ask, arguments)
@@ -220,7 +247,8 @@ class AsyncLinks:
     def __init__(self, target: Target, client: Client) -> None:
         self._target, self._client = target, client
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
-        self._room: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        #: For commits, and for other calls.
+        self._room: dict[asyncio.AbstractEventLoop, tuple[asyncio.Semaphore, asyncio.Semaphore]] = {}
         self._lock = threading.Lock()
         self.closed = False
 
@@ -250,13 +278,17 @@ class AsyncLinks:
             link.close()
 
     async def _exchange(self, ask: Ask) -> object:
-        if ask.kind != COMMIT:
-            return await self._repeated(ask, RETRIES_S_MAX)
         loop = asyncio.get_running_loop()
-        # The node remembers so many commits of one client.
-        room = self._room.setdefault(loop, asyncio.Semaphore(IN_FLIGHT_MAX))
-        async with room:
-            return await self._repeated(ask, RETRIES_MS_MAX / 1000)
+        room = self._room.get(loop)
+        if room is None:
+            # The node remembers so many commits of one client.
+            room = self._room[loop] = asyncio.Semaphore(IN_FLIGHT_MAX), asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
+        for_commits, for_calls = room
+        if ask.kind == COMMIT:
+            async with for_commits:
+                return await self._repeated(ask, RETRIES_MS_MAX / 1000)
+        async with for_calls:
+            return await self._repeated(ask, RETRIES_S_MAX)
 
     async def _repeated(self, ask: Ask, seconds: float) -> object:
         give_up = time.monotonic() + seconds
@@ -271,12 +303,14 @@ class AsyncLinks:
                 if ask.kind == ONCE or time.monotonic() > give_up:
                     break
                 arguments = arguments if ask.resent is None else ask.resent
-            except (Busy, Unavailable):
-                # Of a commit that was sent before, that says nothing: it may have happened.
-                if ask.kind != COMMIT or arguments is ask.arguments:
+            except (Busy, Unavailable, Refused) as error:
+                late = time.monotonic() > give_up
+                if ask.kind == COMMIT and arguments is not ask.arguments:
+                    # Of a commit that was sent before, that says nothing: it may have happened.
+                    if late:
+                        break
+                elif late or ask.kind == COMMIT or not isinstance(error, Busy):
                     raise
-                if time.monotonic() > give_up:
-                    break
             await asyncio.sleep(RETRY_PAUSE_S)
         raise given_up(self._target, ask)
 
@@ -296,12 +330,17 @@ class AsyncLinks:
                 self._links[loop] = link
         if not link.met.done():
             await asyncio.shield(link.met)
+        if link.refusal is not None:
+            raise Refused(link.refusal)
         if anew:
             try:
                 await link.meet(CONNECT_S_MAX)
             except Lost:
                 link.close()
                 raise self._target.unavailable() from None
+            except Refused:
+                link.close()
+                raise
         return link
 
 
@@ -382,6 +421,7 @@ class AsyncRemoteDatabase(AsyncDatabase):
         group: str = "",
         backlog_rows: int = 0,
         backlog_bytes: int = 0,
+        evaluator: str | None = None,
     ) -> AsyncView:
         options = {
             "refresh": refresh,
@@ -390,6 +430,7 @@ class AsyncRemoteDatabase(AsyncDatabase):
             "group": group,
             "backlog_rows": backlog_rows,
             "backlog_bytes": backlog_bytes,
+            "evaluator": evaluator,
         }
         await self._call("create_view", name, definition, kwargs=options, kind=ONCE)
         return self.view(name)
@@ -477,6 +518,11 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
     def __init__(self, links: AsyncLinks, client: Client) -> None:
         self._links = links
         self._calls = TransactionCalls(client)
+        self._task = running_task()
+
+    async def _ask(self, what: str, *args: object, kwargs: Mapping[str, object] = NO_NAMES) -> object:
+        check_task(self._task)
+        return await super()._ask(what, *args, kwargs=kwargs)
 
     async def __aenter__(self) -> AsyncRemoteTransaction:
         return self
@@ -485,12 +531,16 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._calls.ended is None:
+            if kind is None:
+                check_task(self._task)
             await self._links.run(self._calls.commit() if kind is None else self._calls.rollback())
 
     async def insert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        check_task(self._task)
         await self._links.run(self._calls.insert(table, rows))
 
     async def upsert(self, table: str, rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> None:
+        check_task(self._task)
         await self._links.run(self._calls.upsert(table, rows))
 
     async def update(self, table: str, key: object, changes: Mapping[str, object]) -> bool:
@@ -500,9 +550,11 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
         return cast(bool, await self._ask("delete", table, *key_of(key), kwargs=columns))
 
     async def commit(self) -> Token:
+        check_task(self._task)
         return await self._links.run(self._calls.commit())
 
     async def rollback(self) -> None:
+        check_task(self._task)
         await self._links.run(self._calls.rollback())
 
     @property
@@ -627,8 +679,8 @@ class AsyncRemoteView(AsyncView):
     async def explain(self) -> str:
         return cast(str, await self._call("view.explain"))
 
-    async def refresh(self) -> int:
-        return cast(int, await self._call("view.refresh"))
+    async def refresh(self, evaluator: str | None = None) -> int:
+        return cast(int, await self._call("view.refresh", evaluator))
 
     async def set_refresh(self, refresh: str | TargetLag) -> None:
         await self._call("view.set_refresh", refresh, kind=ONCE)
@@ -638,7 +690,8 @@ class AsyncRemoteView(AsyncView):
     ) -> AsyncChanges:
         return AsyncRemoteChanges(self._links, FeedCalls(self._client, self.name, since), follow, timeout)
 
-    async def verify(self, progress: Progress | None = None) -> VerifyReport:
+    async def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
+        check_evaluator(evaluator)
         return cast(VerifyReport, await self._links.run(reporting("view.verify", self.name, progress)))
 
     async def repair(self, progress: Progress | None = None) -> VerifyReport:

@@ -16,7 +16,7 @@ from .changetables.errors import (
     Error,
     IntegrityError,
     InterfaceError,
-    LocalProtocolError,
+    NotSupportedError,
     TransactionConflict,
     Unavailable,
 )
@@ -33,6 +33,7 @@ from .remote_protocol import (
     WRITES_ROWS_MAX,
     NotSent,
     Page,
+    TooLong,
     answer_from,
     columns_from,
     pages_of,
@@ -78,6 +79,12 @@ def call(
     """A call of the API that the node has under this name."""
     body = yield Ask(operation, (to_wire(args), to_wire(kwargs)), kind)
     return (yield from _whole(answer_from(body)))
+
+
+def check_evaluator(evaluator: str | None) -> None:
+    """The one thing about a comparison that a client cannot choose."""
+    if evaluator not in (None, "rows"):
+        raise NotSupportedError(f"a served view is not verified by {evaluator!r}", hint="do it where the database is")
 
 
 def reporting(operation: str, name: str, progress: Callable[[int, int], object] | None) -> Asking[object]:
@@ -214,7 +221,7 @@ class SessionCalls:
         sent = to_wire(args), to_wire(kwargs)
         try:
             body = yield self._next(writes, what, sent)
-        except (NotSent, LocalProtocolError):
+        except (NotSent, TooLong):
             self._number -= 1  # the node expects this number next
             raise
         return (yield from _whole(answer_from(body)))
@@ -419,7 +426,7 @@ class TransactionCalls:
             tx_id = self._client.next_tx_id()
             try:
                 return (yield from self._commit_blind(tx_id, writes)), tx_id
-            except LocalProtocolError:
+            except TooLong:
                 pass  # nothing was sent: it is too long for one message
         yield from self._ship(writes)
         tx_id = self._client.next_tx_id()

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from .changetables.errors import NotSupportedError, Unavailable
+from .changetables.errors import InterfaceError, NotSupportedError, Unavailable
 from .ltm.keys import Keys
 from .remote import RemoteDatabase, RemoteNode
 from .remote_links import Target
@@ -54,7 +54,10 @@ class ClusterTarget(Target):
             self._looked_s = time.monotonic()
             others = [each for each in found if each[0] != but] or found
             if others:
-                self.address, self.server_key = random.choice(others)
+                address, server_key = random.choice(others)
+                if self.keys is not None and not server_key:
+                    raise InterfaceError(f"the cluster at {self._hosts} uses no keys", hint="leave out `keys`")
+                self.address, self.server_key = address, server_key
                 return
             if time.monotonic() > give_up:
                 raise Unavailable(
@@ -73,13 +76,34 @@ def serving(hosts: str) -> list[tuple[str, str]]:
     except ImportError as error:
         raise NotSupportedError("zk:// needs kazoo", hint="pip install 'viewtide[cluster]'") from error
     zookeeper = ZooKeeper(hosts, SESSION_MS)
-    zookeeper.start()
+    zookeeper.start(create=False)
     try:
         stored = [zookeeper.read(f"{PROCESSES}/{name}") for name in zookeeper.children(PROCESSES)]
+        # The root is always there. Where the path is, a cluster may be just starting.
+        missing = not stored and bool(zookeeper.chroot) and zookeeper.read("/") is None
     finally:
         zookeeper.stop()
+    if missing:
+        raise Unavailable(
+            f"there is no cluster at zk://{hosts}: ZooKeeper has no node {zookeeper.chroot}",
+            hint="the path is the one in `hosts` of the cluster's processes" + _others(zookeeper.hosts),
+        )
     known = [Address.unpack(data) for data in stored if data is not None]
     return [(each.clients, each.public_key) for each in known if each is not None and each.role == LTM and each.clients]
+
+
+def _others(hosts: str) -> str:
+    """The clusters that there are, where they are easily found."""
+    from .coordinator.cluster.directory import PROCESSES
+    from .coordinator.cluster.zookeeper import ZooKeeper
+
+    zookeeper = ZooKeeper(hosts, SESSION_MS)
+    zookeeper.start()
+    try:
+        found = [f"/{name}" for name in zookeeper.children("/") if zookeeper.read(f"/{name}{PROCESSES}") is not None]
+    finally:
+        zookeeper.stop()
+    return f"; there are clusters at {', '.join(found)}" if found else ""
 
 
 def connect_cluster(hosts: str, keys: str | os.PathLike[str] | None = None) -> RemoteDatabase:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar, cast
 
-from .changetables.errors import Busy, CommitUnknown, Error, RemoteProtocolError, Unavailable
+from .changetables.errors import Busy, CommitUnknown, Error, OperationalError, RemoteProtocolError, Unavailable
 from .ltm.codec import make_pack
-from .ltm.transport import Hub, Keys
+from .ltm.transport import Hub, Keys, Refusal
 from .remote_calls import COMMIT, ONCE, TELL, Ask, Asking, Client
 from .remote_protocol import ANSWER, FAILURE, PROGRESS, RETRIES_MS_MAX, error_from_wire, reply_of, request_bytes
 
@@ -26,6 +26,8 @@ CONNECT_S_MAX = 5.0
 #: A call that takes longer asks for a sign of life; without one for LOST_S the connection is lost.
 PING_S = 0.5
 LOST_S = 3.0
+#: So often somebody who waits for the first answer looks whether he is let in at all.
+REFUSED_LOOK_S = 0.05
 #: How long calls are sent again, other than commits.
 RETRIES_S_MAX = 10.0
 #: Connections of one client, at the most: as many threads can have a call under way.
@@ -38,6 +40,13 @@ PEER = "node"
 
 class Lost(Exception):
     """The connection is gone, and whether the request arrived is not known."""
+
+
+class Refused(OperationalError):
+    """The node does not let this client in: asking again changes nothing."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message, hint=refusal.hint)
 
 
 class Target:
@@ -100,9 +109,19 @@ class Link:
         return self._life is not None
 
     def meet(self, seconds: float) -> None:
-        """Find out who answers; Lost if nobody does."""
+        """Find out who answers; Lost if nobody does, Refused if he does not let this client in."""
         number = self._send("ping", ())
-        self._life = self._wait(number, seconds, None)[1]
+        give_up = time.monotonic() + seconds
+        while True:
+            try:
+                self._life = self._wait(number, REFUSED_LOOK_S, None)[1]
+                return
+            except Lost:
+                refusal = self._hub.refusal(PEER)
+                if refusal is not None:
+                    raise Refused(refusal) from None
+                if time.monotonic() > give_up:
+                    raise
 
     def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         """The body of the answer, or its error."""
@@ -205,7 +224,7 @@ class Links:
                 return self._once(ask, arguments)
             except Lost:
                 continue
-            except (Busy, Unavailable):
+            except (Busy, Unavailable, Refused):
                 # Of a commit that was sent before, that says nothing: it may have happened.
                 if ask.kind != COMMIT:
                     raise
@@ -229,7 +248,7 @@ class Links:
             with suppress(Unavailable):  # the next attempt finds that, too
                 self.target.lost(link.address)
             raise
-        except RemoteProtocolError:
+        except (RemoteProtocolError, Refused):
             self._drop(link)
             raise
         except Error:

@@ -23,10 +23,10 @@ from typing import NamedTuple, cast
 from . import errors
 from .changetables.builder import AggregateCall, JoinEdge, JoinTable, Query
 from .changetables.errors import (
+    DataError,
     Error,
     InterfaceError,
     InternalError,
-    LocalProtocolError,
     RemoteProtocolError,
     UnsupportedView,
 )
@@ -65,6 +65,10 @@ RETRIES_MS_MAX = 30_000
 
 class NotSent(InterfaceError):
     """A request that could not be made of its arguments: the node has heard nothing of it."""
+
+
+class TooLong(DataError):
+    """A request that is larger than a message can be: the node has heard nothing of it."""
 
 
 class Request(NamedTuple):
@@ -190,8 +194,9 @@ def request_bytes(
     try:
         payload = packed((VERSION, number, operation, arguments))
         if len(payload) > REQUEST_BYTES_MAX:
-            raise LocalProtocolError(
-                f"{operation} would be a request of {len(payload)} bytes, at most {REQUEST_BYTES_MAX}"
+            raise TooLong(
+                f"{operation} would be a request of {len(payload):,} bytes, at most {REQUEST_BYTES_MAX:,} can be sent",
+                hint="rows and values of this size do not go through a served node; divide them",
             )
         return payload
     except (ValueError, TypeError, OverflowError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -43,7 +44,13 @@ def run_serve(
     else:
         key = f", public key {said['public_key']}" if own is not None else ""
         print(f"{said['database']} is served at {said['address']}{key}", file=out, flush=True)
-    Server(database, hub).run()
+    # What is alive now stays: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    try:
+        Server(database, hub).run()
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

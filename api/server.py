@@ -23,8 +23,8 @@ from . import __version__
 from .changetables.errors import (
     Busy,
     CommitUnknown,
+    DataError,
     Error,
-    InterfaceError,
     InternalError,
     LocalProtocolError,
     OperationalError,
@@ -71,6 +71,7 @@ from .server_calls import (
     session_call,
 )
 from .server_sessions import SESSION_IDLE_S, Cursors, Decided, Earlier, Session, SessionKey, Sessions, TxId
+from .shared_reads import SharedReads
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -103,8 +104,10 @@ class Hub(Protocol):
 
     def poll(self, timeout_ms: int) -> list[Received]: ...
     def reply(self, route: object, payload: bytes) -> bool: ...
+    def connection(self, route: object) -> bytes: ...
     def flush(self) -> None: ...
     def wake(self) -> None: ...
+    def refuse(self, why: str) -> None: ...
     def close(self) -> None: ...
 
 
@@ -145,7 +148,8 @@ class Server:
         #: Another one after each start: clients see that what they had here is gone.
         self.life = secrets.randbits(62)
         self._begun_ms = wall_clock_ms()
-        self._calls = database_calls(database)
+        self._shared = SharedReads(database._node)
+        self._calls = database_calls(database, self._shared)
         self._sessions = Sessions(ended, idle_s)
         self._cursors = Cursors()
         self._decided = Decided()
@@ -200,6 +204,11 @@ class Server:
             self._sessions.expire()
             self._cursors.expire()
             self._decided.expire()
+            if self._shared.overdue:
+                self._submit(self._shared.expire, lambda _: None, self._not_expired)
+
+    def _not_expired(self, error: BaseException) -> None:
+        logger.warning("timestamps that were kept for other processes cannot be let go: %s", error)
 
     def _take(self, route: object, name: str, role: str, payload: bytes) -> None:
         try:
@@ -213,6 +222,7 @@ class Server:
         caller = Caller(route, name, number)
         try:
             if role not in ROLES:
+                self._hub.refuse(f"{name}: the role {role!r} may not use the database")
                 raise OperationalError(f"the role {role!r} may not use the database", hint="use the key of a client")
             self._handle(caller, operation, arguments)
         except Exception as error:
@@ -224,7 +234,8 @@ class Server:
         elif operation == "session":
             self._take_session(caller, arguments)
         elif operation == "ping":
-            self._answer(caller, self.life)
+            # Another connection than before tells the client that what it sent by that one may have been lost.
+            self._answer(caller, (self.life, self._hub.connection(caller.route)))
         elif operation == "hello":
             self._answer(caller, (1, self._node.name, self.life, __version__))
         elif operation == "end":
@@ -700,7 +711,7 @@ class Server:
             self._reply(caller.route, payload)
         except (LocalProtocolError, ValueError) as error:
             self._pack = make_pack()
-            failure = error_to_wire(InterfaceError(f"the answer cannot be sent: {error}", hint="read less at once"))
+            failure = error_to_wire(DataError(f"the answer cannot be sent: {error}", hint="read less at once"))
             self._reply(caller.route, self._pack((caller.number, FAILURE, 0, failure)))
 
     def _reply(self, route: object, payload: bytes) -> None:

@@ -21,10 +21,12 @@ from .reads import Snapshot
 from .remote_protocol import from_wire, header_of, rows_body, values_of
 from .sql import Session as Shell
 from .sql import parse
+from .table_changes import TableChanges
 from .transaction import Transaction
 
 if TYPE_CHECKING:
     from .database import Database
+    from .shared_reads import SharedReads
 
 #: (positional arguments, keyword arguments) -> what the API gives.
 Call: TypeAlias = Callable[..., object]
@@ -38,9 +40,12 @@ INSERT, UPSERT = 0, 1
 # --- calls of the database ---
 
 
-def database_calls(db: Database) -> dict[str, Call]:
+def database_calls(db: Database, shared: SharedReads) -> dict[str, Call]:
     """The operations that need nothing but the database. `progress` goes to those that take it."""
     return {
+        "shared.pin": shared.pin,
+        "shared.renew": shared.renew,
+        "shared.release": shared.release,
         "tables": db.tables,
         "views": db.views,
         "status": db.status,
@@ -60,7 +65,7 @@ def database_calls(db: Database) -> dict[str, Call]:
         "view.rows": lambda name, **kwargs: db.view(name).rows(**kwargs),
         "view.status": lambda name: db.view(name).status(),
         "view.explain": lambda name: db.view(name).explain(),
-        "view.refresh": lambda name: db.view(name).refresh(),
+        "view.refresh": lambda name, evaluator=None: db.view(name).refresh(evaluator),
         "view.set_refresh": lambda name, refresh: db.view(name).set_refresh(refresh),
         "view.age": lambda name: db.view(name)._age(),
         "managers.add": lambda: db.view_managers.add(),
@@ -149,7 +154,7 @@ def begun(db: Database, plain: object) -> object:
         raise RemoteProtocolError("a session begins with what it is")
     kind, *args = made
     if kind == "transaction" and not args:
-        return db.transaction()
+        return db.transaction()._unbound()
     if kind == "shell" and not args:
         return Shell(db)
     if kind == "snapshot" and len(args) == 4:
@@ -157,6 +162,8 @@ def begun(db: Database, plain: object) -> object:
         return db.snapshot(at_least=at_least, latest=latest, max_lag=max_lag, views=views)
     if kind == "changes" and len(args) == 2:
         name, since = args
+        if isinstance(name, str) and name in db.tables():
+            return TableChanges(db._node, name, since, False, None)
         return db.view(name).changes(since)
     raise RemoteProtocolError(f"there is no session {kind!r}")
 

@@ -43,7 +43,7 @@ from .changetables.statements import (
     Update,
 )
 from .changetables.types import STR
-from .reads import Reads, Snapshot
+from .reads import Reads, Snapshot, through_switches
 from .rows import Columns, Result, Written
 from .sql_reads import read_relation, tables_of
 from .sql_schema import change_schema
@@ -132,8 +132,7 @@ def run_group(database: Database, group: Sequence[Statement], parameters: Parame
         change_schema(database, first)
         return Written(0)
     if only_reads(group):
-        with database.snapshot() as snapshot:
-            return run_rows(snapshot, group, parameters)
+        return through_switches(lambda: _run_reads(database, group, parameters))
     used: list[Transaction] = []
 
     def work(tx: Transaction) -> Result:
@@ -144,6 +143,11 @@ def run_group(database: Database, group: Sequence[Statement], parameters: Parame
     if isinstance(result, Written):
         result.watermark = used[0].token.commit_ts
     return result
+
+
+def _run_reads(database: Database, group: Sequence[Statement], parameters: Parameters) -> Result:
+    with database.snapshot() as snapshot:
+        return run_rows(snapshot, group, parameters)
 
 
 def is_schema_change(group: Sequence[Statement]) -> bool:
@@ -316,7 +320,7 @@ class Session:
         if isinstance(statement, Begin):
             if self._tx is not None:
                 raise ProgrammingError("there is already a transaction in progress", hint="COMMIT; or ROLLBACK; first")
-            self._tx = self._database.transaction()
+            self._tx = self._database.transaction()._unbound()  # A served node runs its sessions in any thread.
             return Written(0)
         if self._tx is None:
             return run_group(self._database, [statement], self._parameters)

@@ -23,7 +23,7 @@ from .changetables.types import Row as Values
 from .ltm.participant import rows_by_prefix
 from .ltm.tables import TableRows, ViewRows
 from .names import nearest
-from .reads import PAGE_ROWS, Reads, ViewReads, sources
+from .reads import PAGE_ROWS, Reads, ViewReads, check_switched, sources
 
 #: Rows that are read one by one from the end of a table; after that, the rest is read forward and turned round.
 EDGE_ROWS = 1_000
@@ -40,11 +40,19 @@ def tables_of(reads: Reads) -> Mapping[str, Table]:
     return {name: replace(table, indexes=()) if table.view else table for name, table in found.items()}
 
 
-def read_relation(reads: Reads, relation: Relation, tables: Mapping[str, Table]) -> list[Values]:
-    """The rows of a relation."""
+def read_relation(
+    reads: Reads, relation: Relation, tables: Mapping[str, Table], columns: Sequence[str] = ()
+) -> list[Values]:
+    """The rows of a relation. `columns` are what its outputs are for, if not for a result: errors name them."""
     from .changetables.execute import execute
 
-    return execute(relation, tables, ReadsReader(reads))
+    reader = ReadsReader(reads)
+    try:
+        return execute(relation, tables, reader)
+    except DataError as error:
+        from .changetables.locating import located
+
+        raise located(error, relation, tables, reader, columns) from None
 
 
 class ReadsReader:
@@ -101,7 +109,9 @@ class ReadsReader:
 
     def _view(self, name: str) -> ViewRows | None:
         tables = self._reads._tables
-        return None if name in tables.by_name else tables.views.get(name)
+        view = None if name in tables.by_name else tables.views.get(name)
+        check_switched(view)
+        return view
 
     def _pages(self, rows: TableRows, low: bytes, high: bytes) -> Iterator[Values]:
         reads = self._reads

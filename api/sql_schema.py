@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,15 +58,26 @@ def change_schema(database: Database, statement: SchemaStatement) -> None:
             _create_view(database, statement)
         case AlterView():
             if not (statement.if_exists and statement.name.text not in database.views()):
-                database.view(statement.name.text).set_refresh(statement.refresh)
+                with _placed(statement.name):
+                    database.view(statement.name.text).set_refresh(statement.refresh)
         case RefreshView():
-            database.view(statement.name.text).refresh()
+            with _placed(statement.name):
+                database.view(statement.name.text).refresh()
         case DropView():
             _drop_views(database, statement)
 
 
 def _wrong(message: str, name: Name, hint: str = "") -> ProgrammingError:
     return ProgrammingError(f"{message} at line {name.place[0]}, column {name.place[1]}", hint=hint)
+
+
+@contextmanager
+def _placed(name: Name) -> Iterator[None]:
+    """What the Python API refuses to do with a view, with the place where the text names it."""
+    try:
+        yield
+    except ProgrammingError as error:
+        raise _wrong(error.message, name, error.hint) from None
 
 
 # --- tables ---

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from .changetables.algebra import Field, Filter, Output, Project, Relation
 from .changetables.algebra import Values as ValuesRelation
-from .changetables.errors import IntegrityError, ProgrammingError
+from .changetables.errors import DataError, IntegrityError, ProgrammingError
 from .changetables.expressions import Call, ColumnRef, Expression, Literal
-from .changetables.schema import Table
+from .changetables.schema import Table, row_name
 from .changetables.statements import Delete, Insert, Update
 from .changetables.types import INT, Value
 from .changetables.types import Row as Values
@@ -40,11 +40,16 @@ def insert_rows(tx: Transaction, statement: Insert, parameters: Parameters) -> i
     from .changetables.sql.writes import bound_insert
 
     bound = bound_insert(statement, _tables(tx, statement.query is not None), parameters)
+    if bound.relation is not None and statement.query is None:
+        bound = bound_insert(statement, _tables(tx), parameters)  # Its values have subqueries: they read.
     target = tx._table(bound.table.name)
-    rows = _new_rows(tx, target, bound.positions, _values(tx, bound))
+    rows = _new_rows(tx, target, statement, bound.positions, _values(tx, bound, statement))
     if bound.conflict is None:
         _change(tx, target, (), rows)
         return len(rows)
+    if target.check is not None:
+        for row in rows:  # As in PostgreSQL: also those that are not inserted in the end.
+            target.check(row)
     fresh, conflicts = _told_apart(tx, target, rows, bound.conflict)
     if bound.conflict.update is None:
         _change(tx, target, (), fresh)
@@ -61,13 +66,41 @@ def _tables(tx: Transaction, reads: bool = True) -> Mapping[str, Table]:
     return tables_of(tx)
 
 
-def _values(tx: Transaction, bound: BoundInsert) -> Iterable[Sequence[Value]]:
+def _values(tx: Transaction, bound: BoundInsert, statement: Insert) -> Iterable[Sequence[Value]]:
     if bound.relation is not None:
-        return list(read_relation(tx, bound.relation, tables_of(tx)))
+        columns = [_column_name(bound.table, position) for position in bound.positions]
+        return list(read_relation(tx, bound.relation, tables_of(tx), columns))
     assert bound.rows is not None, "rows or a relation"
     computed = [item for row in bound.rows for item in row if not isinstance(item, Literal)]
-    values = iter(constants(computed))
+    try:
+        values = iter(constants(computed))
+    except DataError as error:
+        raise _failed_value(error, bound, statement) from None
     return [[item.value if isinstance(item, Literal) else next(values) for item in row] for row in bound.rows]
+
+
+def _failed_value(error: DataError, bound: BoundInsert, statement: Insert) -> DataError:
+    """The first value of VALUES that cannot be computed, with its column and its place."""
+    for number, row in enumerate(bound.rows or ()):
+        for place, item in enumerate(row):
+            try:
+                constants([item])
+            except DataError as found:
+                column = _column_name(bound.table, bound.positions[place])
+                return DataError(f"{column}: {found.message}{_place(statement, number, place)}", hint=found.hint)
+    return error
+
+
+def _column_name(table: Table, position: int) -> str:
+    return f"column {table.name}.{table.columns[position].name}"
+
+
+def _place(statement: Insert, row: int, item: int) -> str:
+    """Where a value of VALUES stands; of a query, the number of its row."""
+    if statement.rows is None:
+        return f" in row {row + 1} of the query"
+    line, column = statement.rows[row][item].place
+    return f" at line {line}, column {column}"
 
 
 def constants(expressions: Sequence[Expression]) -> Sequence[Value]:
@@ -88,7 +121,11 @@ def _computed(relation: Relation) -> Iterable[Values]:
 
 
 def _new_rows(
-    tx: Transaction, target: TableRows, positions: Sequence[int], values: Iterable[Sequence[Value]]
+    tx: Transaction,
+    target: TableRows,
+    statement: Insert,
+    positions: Sequence[int],
+    values: Iterable[Sequence[Value]],
 ) -> list[Values]:
     """Physical rows: the given values as their columns take them, and defaults."""
     table = target.table
@@ -104,14 +141,19 @@ def _new_rows(
         None,
     )
     template = [None if column.dropped else column.default for column in table.columns]
-    rows = []
+    rows: list[list[Value]] = []
     for row in values:
         if missing is not None:
-            where = f"{table.name}.{missing.name}"
-            raise IntegrityError(f"column {where} may not be NULL and has no default", hint="give a value")
+            line, column_number = statement.table.place
+            where = f"{table.name}.{missing.name} may not be NULL and has no default"
+            raise IntegrityError(f"column {where} at line {line}, column {column_number}", hint="give a value")
         made = template.copy()
-        for (position, fit), value in zip(fits, row, strict=True):
-            made[position] = fit(value)
+        try:
+            for (position, fit), value in zip(fits, row, strict=True):
+                made[position] = fit(value)
+        except (DataError, IntegrityError) as error:
+            where = _place(statement, len(rows), positions.index(position))
+            raise type(error)(f"{error.message}{where}", hint=error.hint) from None
         rows.append(made)
     if has_row_id(table) and rows:
         for made, row_id in zip(rows, row_ids_of(tx._node).take(target, len(rows)), strict=True):
@@ -204,15 +246,50 @@ def _updated(
     outputs += [Output("", _moved(expression), True) for _, expression in conflict.update]
     fits = [(position, _fit(target, position)) for position, _ in conflict.update]
     changed: dict[bytes, Values] = {}
-    for number, *values in _computed(Project(relation, tuple(outputs))):
+    try:
+        computed = _computed(Project(relation, tuple(outputs)))
+    except DataError as error:
+        raise _failed_update(error, target.table, conflicts, conflict) from None
+    for number, *values in computed:
         met = conflicts[number]  # type: ignore[index]  # the number that was put there
         if met.key in changed:
             raise _second_time(conflict)
-        row = list(met.there)
+        changed[met.key] = _with_values(target.table, met.there, fits, values)
+    return changed
+
+
+def _with_values(
+    table: Table, there: Values, fits: Sequence[tuple[int, Fit]], values: Sequence[Value]
+) -> tuple[Value, ...]:
+    """The row with new values, as its columns take them."""
+    row = list(there)
+    try:
         for (position, fit), value in zip(fits, values, strict=True):
             row[position] = fit(value)
-        changed[met.key] = tuple(row)
-    return changed
+    except (DataError, IntegrityError) as error:
+        raise type(error)(f"{row_name(table, there)}, {error.message}", hint=error.hint) from None
+    return tuple(row)
+
+
+def _failed_update(
+    error: DataError, table: Table, conflicts: Sequence[_Conflict], conflict: BoundConflict
+) -> DataError:
+    """The first row and column of DO UPDATE that cannot be computed."""
+    from .changetables.evaluate import evaluate
+
+    shown = table.visible()
+    parts = [] if conflict.where is None else [("condition", conflict.where)]
+    parts += [(_column_name(table, position), expression) for position, expression in conflict.update or ()]
+    for met in conflicts:
+        row = (*(met.there[p] for p in shown), *(met.proposed[p] for p in shown))
+        for name, expression in parts:
+            try:
+                value = evaluate(expression, row)
+            except DataError as found:
+                return DataError(f"{row_name(table, met.there)}, {name}: {found.message}", hint=found.hint)
+            if name == "condition" and value is not True:
+                break
+    return error
 
 
 def _moved(expression: Expression) -> Expression:
@@ -244,16 +321,14 @@ def update_rows(tx: Transaction, statement: Update, parameters: Parameters) -> i
     key_count = len(bound.table.key)
     fits = [(position, _fit(target, position)) for position in bound.positions]
     changed: dict[bytes, Values] = {}
-    rows = list(read_relation(tx, bound.relation, tables))
+    columns = [_column_name(bound.table, position) for position in (*bound.table.key, *bound.positions)]
+    rows = list(read_relation(tx, bound.relation, tables, columns))
     keys = [target.codec.keys.encode_checked(tuple(found[:key_count])) for found in rows]
     tx._ltm.fetch(target.versions, keys, tx._begin())
     for found, key in zip(rows, keys, strict=True):
         there = tx._row(target, key)
         assert there is not None, "it was read at the same snapshot"
-        row = list(there)
-        for (position, fit), value in zip(fits, found[key_count:], strict=True):
-            row[position] = fit(value)
-        changed[key] = tuple(row)
+        changed[key] = _with_values(target.table, there, fits, found[key_count:])
     _change(tx, target, changed, list(changed.values()))
     return len(changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ class Transaction(Reads):
         self._tables = ltm.tables
         self._reader = next(readers)
         self._request = Request(node.next_tx_id())
+        self._owner = get_ident()
 
     _commit_ts: int | None = None
     _views: dict[int, dict[bytes, Contribution]] | None = None
@@ -175,7 +177,7 @@ class Transaction(Reads):
 
     def _commit(self) -> None:
         # Few calls on this path: after each sync the processor's caches are cold.
-        if self._ended is not None or self._node.closed:
+        if self._ended is not None or self._node.closed or self._owner != get_ident():
             self._check_open()
         request = self._request
         request.snapshot = self._snapshot
@@ -238,6 +240,16 @@ class Transaction(Reads):
         return ViewReads(self, name)
 
     # -- inside
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._owner is not None and self._owner != get_ident():
+            raise wrong_thread()
+
+    def _unbound(self) -> Transaction:
+        """The same for a session of a served node or a task, whose operations may run in any thread, one at a time."""
+        self._owner = None
+        return self
 
     def _write(self, target: TableRows, intents: dict[bytes, Intent]) -> None:
         self._views = None
@@ -400,6 +412,13 @@ class Transaction(Reads):
                 request.writes[name] = dict(self._request.writes[name])
                 check_table(name, used, request, tables)
         return request
+
+
+def wrong_thread() -> InterfaceError:
+    return InterfaceError(
+        "the transaction belongs to the thread that began it",
+        hint="begin one in each thread; they may share the database",
+    )
 
 
 def _each(rows: Mapping[str, object] | Iterable[Mapping[str, object]]) -> Iterable[Mapping[str, object]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .changes import Changes
 from .changetables.explain import explain
 from .coordinator.verify import Progress, verify
 from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
-from .reads import NO_KEY, OneViewRead, Snapshot, Switched, view_rows, whole_view
+from .reads import NO_KEY, OneViewRead, Snapshot, Switched, through_switches, view_rows, whole_view
 from .retries import changes_catalog
 from .rows import Result, Row, Token
 from .status import ViewStatus, view_status
@@ -28,7 +29,8 @@ class View:
         node.check_open()
         ltm = node.engine.ltm
         known = isinstance(name, str) and name in ltm.tables.views
-        view_rows(name, ltm.tables if known else ltm.newest_tables())
+        with suppress(Switched):  # it is there
+            view_rows(name, ltm.tables if known else ltm.newest_tables())
 
     def get(
         self,
@@ -93,12 +95,14 @@ class View:
         plans = {name: rows.plan for name, rows in ltm.tables.views.items()}
         return explain(view_rows(self.name, ltm.tables).plan, plans, ltm.fan_out, measured=True)
 
-    def refresh(self) -> int:
-        """Bring the view up to date; a synchronous one always is. Returns its watermark."""
+    def refresh(self, evaluator: str | None = None) -> int:
+        """Bring the view up to date; a synchronous one always is. Returns its watermark.
+
+        `evaluator` forces what computes the next step: "rows", "columns" or "spark". None: what costs less."""
         self._node.check_open()
         engine = self._node.engine
         if view_rows(self.name, engine.ltm.tables).view.deferred:
-            return self._node.refresher.wait_for(self.name, engine.ltm.horizon.durable_ts, REFRESH_MS_MAX)
+            return self._node.refresher.wait_for(self.name, engine.ltm.horizon.durable_ts, REFRESH_MS_MAX, evaluator)
         with self._reads() as view:
             return view._reads._begin()
 
@@ -122,14 +126,15 @@ class View:
         """
         return Changes(self._node, self.name, since, follow, timeout)
 
-    def verify(self, progress: Progress | None = None) -> VerifyReport:
+    def verify(self, progress: Progress | None = None, evaluator: str | None = None) -> VerifyReport:
         """Compare what is stored with the definition evaluated from scratch, at one timestamp (of a deferred view its
         watermark), while writers go on.
 
         Memory is bounded whatever the size of the view. `progress(rows_done, rows_expected)` is called now and then.
+        `evaluator="spark"` lets Spark evaluate the definition.
         """
         self._check()
-        return VerifyReport.of(self.name, verify(self._node.engine, self.name, progress))
+        return VerifyReport.of(self.name, verify(self._node.engine, self.name, progress, evaluator=evaluator))
 
     def repair(self, progress: Progress | None = None) -> VerifyReport:
         """Make right exactly the rows that `verify` would name, also of the views that are made from this one; a
@@ -146,7 +151,8 @@ class View:
     ) -> OneViewRead:
         """A read of its own; whoever calls it closes its snapshot."""
         levels = levels_of(at_least, latest, max_lag)
-        while True:
+
+        def begun() -> OneViewRead:
             # A synchronous view is never behind: every acknowledged commit is in it.
             snapshot = Snapshot(self._node, levels)
             try:
@@ -155,8 +161,8 @@ class View:
                 view = OneViewRead(snapshot, self.name)
                 snapshot._at(view._rows)  # where a deferred one is read is fixed here
                 return view
-            except Switched:
-                snapshot.close()  # just now: it is read as it is refreshed from now on
             except BaseException:
                 snapshot.close()
                 raise
+
+        return through_switches(begun)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import dashboard, evaluators, hbase, intervals, machines, report, served, views
+from . import bulk, choice, dashboard, evaluators, hbase, intervals, machines, report, scale, served, views
 from .errors import BenchError
 
 ALL = "all"
@@ -32,11 +32,14 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "dashboard": Command(dashboard.SUMMARY, dashboard.add_arguments, dashboard.run),
+    "choice": Command(choice.SUMMARY, choice.add_arguments, choice.run),
     "evaluators": Command(evaluators.SUMMARY, evaluators.add_arguments, evaluators.run),
+    "bulk": Command(bulk.SUMMARY, bulk.add_arguments, bulk.run),
     "views": Command(views.SUMMARY, views.add_arguments, views.run),
     "intervals": Command(intervals.SUMMARY, intervals.add_arguments, intervals.run),
     "hbase": Command(hbase.SUMMARY, hbase.add_arguments, hbase.run),
     "served": Command(served.SUMMARY, served.add_arguments, served.run),
+    "scale": Command(scale.SUMMARY, scale.add_arguments, scale.run),
     "machines": Command(machines.SUMMARY, machines.add_arguments, machines.run),
 }
 

@@ -1,7 +1,11 @@
-"""`python -m bench hbase`: appends to commit logs in HBase, beside what HBase does by itself, and checkpoints.
+"""`python -m bench hbase`: appends to commit logs in HBase, beside what HBase does by itself, checkpoints, and a
+cluster whose logs and rows are there.
 
 A development HBase of its own, in one JVM on this machine: it shares the cores with its clients. The figure to compare
 with is the bare conditional put of the same bytes into the same table, by as many connections, in the same run.
+
+The cluster runs the dashboard workload with client processes. Of its LTMs' own metrics, the appends to their logs are
+counted: how many transactions share one.
 """
 
 from __future__ import annotations
@@ -13,17 +17,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import machine, report
+from . import cluster, dashboard, machine, report
+from .driver import Timing
 from .errors import BenchError, Violation
+from .processes import measure_processes
+from .workload import EVENTS_COUNT_INITIAL, UNIFORM, Cell
 
 if TYPE_CHECKING:
     from viewtide.ltm.hbase_client import Hbase
 
-SUMMARY = "appends to commit logs in HBase beside bare conditional puts, and checkpoints into its store"
+SUMMARY = "appends to commit logs in HBase beside bare conditional puts, checkpoints, and a cluster on HBase"
 
 PAYLOAD_BYTES = 1_000
 WRITERS = (1, 8)
@@ -34,6 +42,10 @@ ROUNDS = 3
 CHECKPOINT_CELLS, CHECKPOINT_CELLS_QUICK = 20_000, 5_000
 NAMESPACE = "bench"
 PUT_IF, APPEND, CHECKPOINT = "conditional put", "append", "checkpoint, cells"
+#: Of the cluster: client processes, rows per transaction, numbers of LTMs.
+CLIENTS, K, LTMS = 16, 10, (1, 2)
+#: The metric that counts the appends to the log of an LTM.
+APPENDS = "viewtide_log_flushes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +57,24 @@ class Row:
     p99_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """`transactions_per_append`: of each log; with two LTMs every transaction is in both logs."""
+
+    ltms: int
+    clients: int
+    k: int
+    tx_per_s: float
+    p50_ms: float
+    p99_ms: float
+    transactions_per_append: float
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ltms", type=dashboard.numbers_of, default=LTMS, help="LTMs of the cluster on HBase, such as 1,2 (default)"
+    )
+    parser.add_argument("--clients", type=dashboard.positive, default=CLIENTS, help=f"of it (default {CLIENTS})")
     parser.add_argument("--bytes", type=int, default=PAYLOAD_BYTES, help=f"of one flush (default {PAYLOAD_BYTES})")
 
 
@@ -62,19 +91,52 @@ def run(options: argparse.Namespace) -> dict[str, object]:
                 rows = _appends(client, options.bytes, SECONDS_QUICK if options.quick else SECONDS)
                 rows.append(_checkpoints(client, CHECKPOINT_CELLS_QUICK if options.quick else CHECKPOINT_CELLS))
                 client.close()
+                timing = Timing(1.0, SECONDS_QUICK if options.quick else SECONDS)
+                clusters = [on_hbase(Path(folder), servers, ltms, options.clients, timing) for ltms in options.ltms]
         except OperationalError as error:
             raise BenchError(str(error)) from error
     print(f"{'what':<18} {'writers':>7} {'per s':>9} {'p50 ms':>8} {'p99 ms':>8}")
     for row in rows:
         print(f"{row.what:<18} {row.writers:>7} {row.per_s:>9.0f} {row.p50_ms:>8.2f} {row.p99_ms:>8.2f}")
+    print(f"\n{'LTMs':>4} {'clients':>7} {'k':>3} {'tx/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'tx per append':>14}")
+    for each in clusters:
+        latencies = f"{each.p50_ms:>8.2f} {each.p99_ms:>8.2f}"
+        load = f"{each.ltms:>4} {each.clients:>7} {each.k:>3} {each.tx_per_s:>8.0f}"
+        print(f"{load} {latencies} {each.transactions_per_append:>14.1f}")
     return {
         "machine": machine.machine_facts(Path.cwd()),
         "rows": [asdict(row) for row in rows],
-        "ratios": {
-            f"append_vs_put_if_{writers}": round(_rate(rows, APPEND, writers) / _rate(rows, PUT_IF, writers), 3)
-            for writers in WRITERS
-        },
+        "clusters": [asdict(each) for each in clusters],
+        "ratios": ratios(rows, clusters),
     }
+
+
+def ratios(rows: list[Row], clusters: list[ClusterRow]) -> dict[str, float]:
+    found = {
+        f"append_vs_put_if_{writers}": round(_rate(rows, APPEND, writers) / _rate(rows, PUT_IF, writers), 3)
+        for writers in WRITERS
+    }
+    for each in clusters:
+        found[f"ltms_{each.ltms}_transactions_per_append"] = each.transactions_per_append
+        found[f"ltms_{each.ltms}_vs_put_if_8"] = round(each.tx_per_s / _rate(rows, PUT_IF, 8), 3)
+    return found
+
+
+def on_hbase(folder: Path, servers: cluster.Servers, ltms: int, clients: int, timing: Timing) -> ClusterRow:
+    """A fresh cluster. Its appends are counted over the whole run, as its transactions are."""
+    cell, name = Cell(K, clients, UNIFORM), f"{ltms} LTMs on HBase"
+    with cluster.cluster_place(folder, servers, ltms, cluster.HBASE) as place:
+        appends = place.figures()[APPENDS]
+        measured = measure_processes(name, lambda: nullcontext(place), cell, timing)
+        appends = place.figures()[APPENDS] - appends
+        reader = place.reader()
+        try:
+            events = sum(row[2] for row in reader.read())
+        finally:
+            reader.close()
+    row = report.row_of(name, cell, measured)
+    per_append = (events - EVENTS_COUNT_INITIAL) / K * ltms / appends
+    return ClusterRow(ltms, clients, K, row.tx_per_s, row.p50_ms, row.p99_ms, round(per_append, 2))
 
 
 def _rate(rows: list[Row], what: str, writers: int) -> float:

@@ -1,4 +1,4 @@
-"""The plot of the intervals: transactions per second against the update size, a line per refresh mode.
+"""The plots: transactions per second against the update size, a line per refresh mode, and against the number of LTMs.
 
 The one module that needs matplotlib (the extra `bench`), and only when a plot is asked for.
 """
@@ -43,6 +43,24 @@ def write_plot(path: Path, title: str, panels: Mapping[str, Panel]) -> None:
         _draw(axes, name, panel)
     row[0].set_ylabel("transactions/s")
     row[-1].legend(title="refresh")
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+
+
+def write_lines(path: Path, title: str, panels: Mapping[str, Panel], x_label: str, y_label: str) -> None:
+    """One panel beside the other, each with scales of its own: straight growth is a straight line."""
+    figure = empty_figure()
+    figure.suptitle(title)
+    row = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (name, panel) in zip(row, panels.items(), strict=True):
+        for marker, (label, line) in zip(MARKERS, panel.items(), strict=False):
+            places = sorted(line)
+            axes.plot(places, [line[place] for place in places], marker=marker, label=label)
+        axes.set_title(name)
+        axes.set_xlabel(x_label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    row[0].set_ylabel(y_label)
     figure.savefig(path, dpi=DOTS_PER_INCH)
 
 

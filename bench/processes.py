@@ -34,7 +34,8 @@ FAILURE_S_MAX = 5.0
 class Place(Protocol):
     """Where a running system is; it can be sent to another process."""
 
-    def client(self) -> Client: ...
+    def client(self, index: int) -> Client:
+        """Clients are numbered from 0."""
 
     def reader(self) -> Reader: ...
 
@@ -141,7 +142,7 @@ def _client_process(shared: _Shared, index: int, end: Connection) -> None:
 
     def work() -> None:
         source = transactions(shared.cell, index)
-        client = shared.place.client()
+        client = shared.place.client(index)
         client.prepare(next(transactions(shared.cell, index)))
         counts = shared.counts
         _begin(shared)

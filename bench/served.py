@@ -1,6 +1,8 @@
-"""`python -m bench served`: the dashboard workload against one served node, every client a process of its own.
+"""`python -m bench served`: the dashboard workload against one served node and against two LTMs of a cluster, every
+client a process of its own.
 
-`viewtide serve` runs in its own process; PostgreSQL with its statement trigger is measured in the same run, with the
+`viewtide serve` runs in its own process. The two LTMs are processes too, with logs on the local disk: every transaction
+has both for participants (`bench.cluster`). PostgreSQL with its statement trigger is measured in the same run, with the
 same client processes.
 """
 
@@ -17,16 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from . import dashboard, machine, product, report
+from . import cluster, dashboard, machine, product, report
 from .driver import Client, Measurement, Reader, Timing
 from .errors import BenchError
 from .processes import measure_processes
 from .workload import HOT, TABLES, UNIFORM, VIEW_NAME, VIEW_SQL, Cell
 
-SUMMARY = "transactions per second of one served node with client processes, against PostgreSQL's statement trigger"
+SUMMARY = "transactions per second of a served node and of two LTMs with client processes, against PostgreSQL's trigger"
 
 SERVED = "viewtide_served"
-SYSTEMS = (SERVED, report.POSTGRES)
+TWO_LTMS = "viewtide_2_ltms"
+SYSTEMS = (SERVED, TWO_LTMS, report.POSTGRES)
 CLIENTS = 16
 STOP_S_MAX = 60.0
 
@@ -39,7 +42,7 @@ class ServedPlace:
 
     address: str
 
-    def client(self) -> Client:
+    def client(self, index: int) -> Client:
         return product.remote_client(self.address)
 
     def reader(self) -> Reader:
@@ -53,7 +56,7 @@ class ServedPlace:
 class PostgresPlace:
     conninfo: str
 
-    def client(self) -> Client:
+    def client(self, index: int) -> Client:
         from .peers import postgres
 
         return postgres.Client(self.conninfo)
@@ -99,6 +102,15 @@ def _served(folder: Path, listen: str) -> Iterator[Measure]:
 
 
 @contextmanager
+def _two_ltms(folder: Path, _: str) -> Iterator[Measure]:
+    product.load_viewtide()
+    with cluster.servers(folder) as servers:
+        yield lambda cell, timing: measure_processes(
+            TWO_LTMS, lambda: cluster.cluster_place(folder, servers, 2), cell, timing
+        )
+
+
+@contextmanager
 def _postgres(folder: Path, _: str) -> Iterator[Measure]:
     try:
         from .peers import postgres  # Here, because the node runs without psycopg.
@@ -116,6 +128,7 @@ def _postgres(folder: Path, _: str) -> Iterator[Measure]:
 
 _MEASURES: dict[str, Callable[[Path, str], AbstractContextManager[Measure]]] = {
     SERVED: _served,
+    TWO_LTMS: _two_ltms,
     report.POSTGRES: _postgres,
 }
 
@@ -169,7 +182,7 @@ def _result(runs: list[list[report.Row]], facts: Mapping[str, object], timing: T
 
 
 def ratios(rows: Sequence[report.Row]) -> report.Ratios:
-    """The figures that a served node is judged by: 16 client processes, k = 10 unless named."""
+    """The figures that they are judged by: 16 client processes, k = 10 unless named."""
 
     def figure(system: str, name: str = "tx_per_s", skew: str = UNIFORM, k: int = report.RATIO_K) -> float | None:
         for row in rows:
@@ -187,4 +200,8 @@ def ratios(rows: Sequence[report.Row]) -> report.Ratios:
         "served_hot_vs_uniform": over(figure(SERVED, skew=HOT), figure(SERVED)),
         "served_slowest_over_fastest": figure(SERVED, "slowest_over_fastest"),
         "served_view_read_p50_ms": figure(SERVED, "view_read_p50_ms"),
+        "two_ltms_vs_postgres": over(figure(TWO_LTMS), figure(report.POSTGRES)),
+        "two_ltms_vs_postgres_k1": over(figure(TWO_LTMS, k=1), figure(report.POSTGRES, k=1)),
+        "two_ltms_p99_ms": figure(TWO_LTMS, "p99_ms"),
+        "two_ltms_hot_vs_uniform": over(figure(TWO_LTMS, skew=HOT), figure(TWO_LTMS)),
     }

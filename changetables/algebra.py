@@ -2,11 +2,12 @@
 ad-hoc queries read.
 
     relation = Scan | Values | Filter(r) | Project(r) | Join(r, r) | Semi(r, r) | Group(r) | Distinct(r) | SetOp(r, r)
-             | Top(r) | WithKey(r) | Slice(r) | Keyed(r)
+             | Top(r) | WithKey(r) | Slice(r) | Keyed(r) | Apply(r, r)
 
 Every relation is a bag of rows with the columns that `fields` names. An expression inside a node reads the rows of the
 node's input: `ColumnRef.position` is a place in the input's `fields` (of a join: the left fields, then the right ones),
-and `ColumnRef.source` is 0. Nothing here says how a relation is kept or computed.
+and `ColumnRef.source` is 0, except in the subquery of an Apply, which may read the row around it. Nothing here says
+how a relation is kept or computed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .expressions import Aggregate, ColumnRef, Expression
-from .types import Row, Type
+from .types import BOOL, Row, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Constant rows. One row without columns is what a SELECT without FROM reads."""
+    """Constant rows; `place` is where the text has them. One row without columns: what a SELECT without FROM reads."""
 
     rows: tuple[Row, ...]
     fields: tuple[Field, ...]
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +166,15 @@ class Distinct:
 class SetOp:
     """`kind`: union, intersect or except; without `all`, of sets. Both sides have the same types; names are the left's.
 
-    With multiplicities l and r: union all l + r, intersect all min(l, r), except all max(l - r, 0).
+    With multiplicities l and r: union all l + r, intersect all min(l, r), except all max(l - r, 0). `place` is where
+    the text has the right side.
     """
 
     kind: str
     all: bool
     left: Relation
     right: Relation
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -231,8 +235,32 @@ class Keyed:
         return self.input.fields
 
 
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """The rows with one more column: what a subquery says about each. It stands in queries only, never in a view.
+
+    In `query`, a reference with source 1 reads the row of `input`, with source 2 the row around that, and so on.
+
+        scalar   its one value; NULL if it has no row, an error if it has several
+        exists   whether it has a row
+        any      whether `comparison`, over the row and then a row of it, is TRUE for some, as OR over all of them
+        row      `comparison` with its one row; NULL if it has no row, an error if it has several
+    """
+
+    input: Relation
+    query: Relation
+    kind: str
+    comparison: Expression | None = None
+    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        type_ = self.query.fields[0].type if self.kind == "scalar" else BOOL
+        return (*self.input.fields, Field("?column?", type_, self.kind != "exists"))
+
+
 Relation: TypeAlias = (
-    Scan | Values | Filter | Project | Join | Semi | Group | Distinct | SetOp | Top | WithKey | Slice | Keyed
+    Scan | Values | Filter | Project | Join | Semi | Group | Distinct | SetOp | Top | WithKey | Slice | Keyed | Apply
 )
 
 
@@ -244,6 +272,15 @@ def inputs(relation: Relation) -> tuple[Relation, ...]:
             return (relation.input,)
         case Join() | Semi() | SetOp():
             return (relation.left, relation.right)
+        case Apply():
+            return (relation.input, relation.query)
+
+
+def place_of(relation: Relation) -> tuple[int, int] | None:
+    """Where the text has the first part of a relation that knows its place."""
+    if isinstance(relation, Scan | Values):
+        return relation.place
+    return next((place for below in inputs(relation) if (place := place_of(below)) is not None), None)
 
 
 def scans(relation: Relation) -> Iterator[Scan]:

@@ -157,12 +157,13 @@ class Base:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What can be named at one place of the text. `sources` maps an alias to its columns; `outer` is the scope of the
-    query around this one."""
+    query around this one, whose columns may be named anywhere if it is `free`."""
 
     sources: Mapping[str, tuple[Visible, ...]] = field(default_factory=dict)
     columns: tuple[Visible, ...] = ()
     bases: tuple[Base, ...] = ()
     outer: Scope | None = None
+    free: bool = False
 
     def named(self, name: str) -> list[Expression]:
         return [column.expression for column in self.columns if column.name == name]

@@ -29,6 +29,7 @@ from hashlib import blake2b
 from typing import Protocol, TypeAlias, TypeGuard, cast
 
 from .algebra import (
+    Apply,
     Distinct,
     Field,
     Filter,
@@ -46,10 +47,10 @@ from .algebra import (
     Values,
     WithKey,
     column,
-    scans,
+    place_of,
 )
 from .compiler import sources_of
-from .errors import UnsupportedView
+from .errors import InternalError, UnsupportedView
 from .expressions import Call, ColumnRef, Expression, Literal
 from .rewriting import conjuncts, is_null, is_safe, moved, positions, substituted
 from .schema import Table
@@ -59,11 +60,16 @@ from .types import BOOL, INT, Type
 BRANCHES_MAX = 64
 #: Tables of one branch.
 SOURCES_MAX = 32
+#: Columns of one NOT IN that may be NULL: with n of them, up to 3 ** n views are kept for it.
+NOT_IN_COLUMNS_MAX = 3
 #: The column of a view's table that says how many times its row counts. Only a view that can show a row several times
 #: has it.
 MULTIPLICITY = "*"
 
 NO_EQUALITY = "joins without any equality (a change would touch every row)"
+
+#: Line and column in the text, both from 1.
+Place: TypeAlias = tuple[int, int]
 
 #: Where in the relation a key column comes from: the path to its scan, and its place there. -1: the side of a union.
 Tag: TypeAlias = tuple[tuple[int, ...], int]
@@ -85,7 +91,7 @@ class Source:
     table: str
     alias: str
     anti: bool = False
-    place: tuple[int, int] | None = field(default=None, compare=False, repr=False)
+    place: Place | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +237,11 @@ def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[B
             ]
         case Top(limit=None, offset=0) | Keyed():
             return _expand(relation.input, stored, path)
+        case Apply():
+            raise InternalError("a view has no subquery inside an expression")
         case Group() | Distinct() | SetOp() | Top() | Slice():
             table = _readable(stored.inner(canonical(relation)), stored)
-            return [_leaf(table, "", range(len(relation.fields)), path, _place_of(relation))]
+            return [_leaf(table, "", range(len(relation.fields)), path, place_of(relation))]
 
 
 def _readable(table: Table, stored: Stored) -> Table:
@@ -250,7 +258,7 @@ def _leaf(
     alias: str,
     positions: Iterable[int],
     path: tuple[int, ...],
-    place: tuple[int, int] | None = None,
+    place: Place | None = None,
 ) -> Branch:
     keys = tuple(
         KeyPart((path, number), f"{alias}.{name}" if alias else name, reference, reference.nullable)
@@ -272,7 +280,9 @@ def _reference(table: Table, position: int) -> ColumnRef:
 def _values(relation: Values, path: tuple[int, ...]) -> list[Branch]:
     if len(relation.rows) > BRANCHES_MAX:
         raise UnsupportedView(
-            f"VALUES with more than {BRANCHES_MAX} rows", hint="put the rows into a table, and read them from there"
+            f"VALUES with more than {BRANCHES_MAX} rows",
+            place=relation.place,
+            hint="put the rows into a table, and read them from there",
         )
     branches = []
     for number, row in enumerate(relation.rows):
@@ -291,10 +301,11 @@ def _filtered(branches: list[Branch], conditions: Sequence[Expression]) -> list[
     return kept
 
 
-def _bounded(branches: list[Branch]) -> list[Branch]:
+def _bounded(branches: list[Branch], place: Place | None) -> list[Branch]:
     if len(branches) > BRANCHES_MAX:
         raise UnsupportedView(
             f"a query with more than {BRANCHES_MAX} alternatives (outer joins and unions multiply them)",
+            place=place,
             hint="make a view of a part of it, and this view over that one",
         )
     return branches
@@ -303,7 +314,10 @@ def _bounded(branches: list[Branch]) -> list[Branch]:
 def _product(left: Branch, right: Branch) -> Branch:
     by = len(left.sources)
     if by + len(right.sources) > SOURCES_MAX:
-        raise UnsupportedView(f"a join of more than {SOURCES_MAX} tables", hint="make a view of a part of it")
+        place = next((source.place for source in right.sources if source.place is not None), None)
+        raise UnsupportedView(
+            f"a join of more than {SOURCES_MAX} tables", place=place, hint="make a view of a part of it"
+        )
     return Branch(
         left.sources + right.sources,
         (*left.conditions, *(_moved(condition, by) for condition in right.conditions)),
@@ -319,16 +333,16 @@ def _joined(relation: Join, stored: Stored, path: tuple[int, ...]) -> list[Branc
     matched = _filtered(inner, conjuncts(relation.condition))
     alone: list[list[Branch]] = [[], []]
     if relation.kind in ("left", "full"):
-        unmatched = Semi(relation.left, relation.right, relation.condition, True, _place_of(relation.right))
+        unmatched = Semi(relation.left, relation.right, relation.condition, True, place_of(relation.right))
         alone[0] = [_padded(branch, relation, right, first=True) for branch in _absent(unmatched, stored, path)]
     if relation.kind in ("right", "full"):
         condition = _swapped(relation.condition, len(relation.left.fields), len(relation.right.fields))
-        unmatched = Semi(relation.right, relation.left, condition, True, _place_of(relation.right))
+        unmatched = Semi(relation.right, relation.left, condition, True, place_of(relation.right))
         absent = _absent(unmatched, stored, path, side=1)
         alone[1] = [_padded(branch, relation, left, first=False) for branch in absent]
     if relation.kind != "inner" and not (_tells_presence(left) and _tells_presence(right)):
-        return _bounded(_marked((matched, *alone), path))
-    return _bounded([*matched, *alone[0], *alone[1]])
+        return _bounded(_marked((matched, *alone), path), place_of(relation.right))
+    return _bounded([*matched, *alone[0], *alone[1]], place_of(relation.right))
 
 
 def _tells_presence(side: Sequence[Branch]) -> bool:
@@ -343,10 +357,6 @@ def _marked(sides: Sequence[Sequence[Branch]], path: tuple[int, ...]) -> list[Br
         mark = KeyPart((path, -1), "side", Literal(number, INT), False)
         marked += [replace(branch, keys=(mark, *branch.keys)) for branch in side]
     return marked
-
-
-def _place_of(relation: Relation) -> tuple[int, int] | None:
-    return next((scan.place for scan in scans(relation)), None)
 
 
 def _swapped(condition: Expression | None, left_count: int, right_count: int) -> Expression | None:
@@ -370,7 +380,7 @@ def _padded(branch: Branch, join: Join, others: Sequence[Branch], *, first: bool
 
 def _union(relation: SetOp, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
     sides = [_expand(relation.left, stored, (*path, 0)), _expand(relation.right, stored, (*path, 1))]
-    return aligned(_bounded(_marked(sides, path)))
+    return aligned(_bounded(_marked(sides, path), relation.place or place_of(relation.right)))
 
 
 def aligned(branches: list[Branch]) -> list[Branch]:
@@ -454,33 +464,58 @@ def _absent(relation: Semi, stored: Stored, path: tuple[int, ...], side: int = 0
     for condition in split.left:
         failing += _filtered(passing, [Call("is_distinct", (condition, Literal(True, BOOL)), BOOL)])
         passing = _filtered(passing, [condition])
-    if len(split.mixed) == 1 and (pair := _not_in(split.mixed[0], len(relation.left.fields))) is not None:
-        return [*failing, *_absent_from(passing, relation.right, split, pair, stored)]
+    if len(split.mixed) == 1 and (pairs := _not_in(split.mixed[0], len(relation.left.fields))):
+        _check_not_in(pairs, relation.place)
+        return [*failing, *_absent_from(passing, relation.right, split, pairs, stored)]
     return [*failing, *_with_presence(passing, relation, split, stored, anti=True)]
 
 
-def _not_in(condition: Expression, left_count: int) -> Pair | None:
-    """x and y of (x = y) IS NOT FALSE, which is what NOT IN makes of values that may be NULL."""
+def _not_in(condition: Expression, left_count: int) -> list[Pair]:
+    """x and y of (x = y) IS NOT FALSE, which is what NOT IN makes of values that may be NULL; of a row, all of them."""
     match condition:
         case Call("is_distinct", (equality, Literal(False))):
-            return _pair(equality, left_count)
-    return None
+            pairs = [_pair(part, left_count) for part in conjuncts(equality)]
+            return [pair for pair in pairs if pair is not None] if None not in pairs else []
+    return []
+
+
+def _check_not_in(pairs: Sequence[Pair], place: Place | None) -> None:
+    """Every column that may be NULL on both sides means three times as many views."""
+    unknown = [pair for pair in pairs if _can_be_null(pair[0]) or _can_be_null(pair[1])]
+    if len(unknown) > NOT_IN_COLUMNS_MAX:
+        raise UnsupportedView(
+            f"NOT IN (subquery) with more than {NOT_IN_COLUMNS_MAX} columns that may be NULL",
+            place=place,
+            hint="declare them NOT NULL, or write NOT EXISTS",
+        )
 
 
 def _absent_from(
-    branches: list[Branch], right: Relation, split: _Condition, pair: Pair, stored: Stored
+    branches: list[Branch], right: Relation, split: _Condition, pairs: Sequence[Pair], stored: Stored
 ) -> list[Branch]:
-    """x NOT IN (SELECT y ...): x is not among the y, no y is NULL, and if x is NULL there is no y at all."""
-    mine, theirs, _ = pair
-    found = _filtered(branches, [Call("is_not_null", (mine,), BOOL)])
-    found = _found_by_keys(found, right, split.right, (*split.pairs, pair), stored, anti=True)
-    if _can_be_null(theirs):
-        missing = (*split.right, Call("is_null", (theirs,), BOOL))
-        found = _found_by_keys(found, right, missing, split.pairs, stored, anti=True)
-    if not _can_be_null(mine):
-        return found
-    unknown = _filtered(branches, [Call("is_null", (mine,), BOOL)])
-    return found + _found_by_keys(unknown, right, split.right, split.pairs, stored, anti=True)
+    """x NOT IN (SELECT y ...): x is not among the y, no y is NULL, and if x is NULL there is no y at all. Of a row of
+    several values, those that are NULL on either side are equal to whatever the other has."""
+    found: list[Branch] = []
+    for missing in _subsets([pair for pair in pairs if _can_be_null(pair[0])]):
+        tests = [
+            Call("is_null" if pair in missing else "is_not_null", (pair[0],), BOOL)
+            for pair in pairs
+            if _can_be_null(pair[0])
+        ]
+        known = [pair for pair in pairs if pair not in missing]
+        rows = _filtered(branches, tests)
+        for nulls in _subsets([pair for pair in known if _can_be_null(pair[1])]):
+            conditions = (*split.right, *(Call("is_null", (theirs,), BOOL) for _, theirs, _ in nulls))
+            keys = (*split.pairs, *(pair for pair in known if pair not in nulls))
+            rows = _found_by_keys(rows, right, conditions, keys, stored, anti=True)
+        found += rows
+    return found
+
+
+def _subsets(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, ...]]:
+    """All of them, the smallest first."""
+    for count in range(len(pairs) + 1):
+        yield from itertools.combinations(pairs, count)
 
 
 def _with_presence(
@@ -856,7 +891,7 @@ def _unnamed(value: object) -> object:
         changes["name"] = ""
     elif isinstance(value, Scan):
         changes.update(alias="", place=None)
-    elif isinstance(value, Semi):
+    elif isinstance(value, Semi | SetOp | Values):
         changes["place"] = None
     elif isinstance(value, Group):
         changes["names"] = ("",) * len(value.names)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from .access import Reader
 from .algebra import (
+    Apply,
     Distinct,
     Field,
     Filter,
@@ -37,6 +38,7 @@ from .expressions import Call, ColumnRef, Expression, Literal
 from .query_code import Coder
 from .query_joins import JoinNode, Pair, SemiNode, SetNode
 from .query_nodes import DistinctNode, FilterNode, GroupNode, Node, ProjectNode, TableNode, TopNode, ValuesNode
+from .query_subqueries import ApplyNode
 from .rewriting import conjuncts, is_safe, moved, positions, rejects_null, sees_values_only, size, substituted
 from .schema import Table
 from .types import Row
@@ -111,6 +113,8 @@ class _Planner:
                 return self._set(relation, wanted)
             case Top():
                 return self._filtered(self._top(relation), wanted)
+            case Apply():
+                return self._apply(relation, wanted)
             case WithKey() | Slice() | Keyed():
                 raise InternalError(f"{type(relation).__name__} is for the engine's own views, not for a query")
 
@@ -183,6 +187,16 @@ class _Planner:
         # Without ORDER BY any rows will do: the first that come.
         by = [*order, *whole_row] if order else []
         return TopNode(self._coder, below, by, top.limit, top.offset)
+
+    def _apply(self, apply: Apply, conditions: Conditions) -> Node:
+        """A subquery is planned when its outer columns are known: by then they are constants."""
+        width = len(apply.input.fields)
+        below, above = _parted(conditions, lambda part: max(positions(part), default=width) < width and is_safe(part))
+        node = ApplyNode(self._coder, self.plan(apply.input, below), apply, self._subquery)
+        return self._filtered(node, above)
+
+    def _subquery(self, relation: Relation) -> Node:
+        return _Planner(self._tables).plan(relation, [])
 
     # --- joins ---
 

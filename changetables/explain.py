@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .algebra import (
+    Apply,
     Distinct,
     Filter,
     Group,
@@ -204,7 +205,7 @@ class _Text:
                 return f"{self.relation(relation.left)}{operation}{self.relation(relation.right)}"
             case Top():
                 return f"the first {relation.limit} of {self.relation(relation.input)}, in order"
-            case Keyed():
+            case Keyed() | Apply():
                 return self.relation(relation.input)
             case Slice():
                 return f"the first {relation.limit} rows of {self._label(relation.input.table)}"
@@ -257,6 +258,8 @@ class _Text:
                 return [*keys, *(self._aggregate(each.kind, each.argument, inner) for each in relation.aggregates)]
             case WithKey():
                 return [*self.columns(relation.input), *("key" for _ in relation.keys)]
+            case Apply():
+                return [*self.columns(relation.input), "subquery"]
             case Filter() | Distinct() | Top() | Slice() | Keyed():
                 return self.columns(relation.input)
 

@@ -18,8 +18,8 @@ from .algebra import Relation
 from .branches import MULTIPLICITY, Stored, columns_of, is_hidden
 from .change_table import Change
 from .compiler import Code, Compiler, Lines, column_leaf, sources_of
-from .errors import DataError, InterfaceError, ProgrammingError
-from .evaluators.choice import ROWS, Evaluators
+from .errors import DataError, InterfaceError, InternalError, ProgrammingError
+from .evaluators.choice import COLUMNS, ROWS, Evaluators
 from .expressions import ColumnRef, Expression
 from .keeping import Kept, Part, keep
 from .keys import KeyCodec, OrderedKeyCodec, ViewKeyCodec, primary_key_codec
@@ -78,6 +78,9 @@ _TermFunction: TypeAlias = Callable[[Sequence[Change], object], Asking[None] | N
 Inserting: TypeAlias = tuple[
     Callable[[Sequence[Row]], list[LookUp] | None], Callable[[Sequence[Row], Answers], list[Contribution]]
 ]
+#: The functions of `JoinWriter.write_staged`.
+_StageFunction: TypeAlias = "Callable[..., tuple[list[Row], tuple[list[bytes], ...]] | None]"
+Staged: TypeAlias = tuple[_StageFunction, ...]
 #: Part and source in it.
 _Place: TypeAlias = tuple[int, int]
 
@@ -92,12 +95,18 @@ class ViewPlan:
     """
 
     def __init__(
-        self, name: str, view_id: int, relation: Relation, stored: Stored, indexes: tuple[Index, ...] = ()
+        self,
+        name: str,
+        view_id: int,
+        relation: Relation,
+        stored: Stored,
+        indexes: tuple[Index, ...] = (),
+        kept: Kept | None = None,
     ) -> None:
         self.name, self.view_id, self.relation = name, view_id, relation
         #: What errors call it: a hidden view is called by the views that it is kept for.
         self.called = name
-        self.kept = kept = keep(relation, stored)
+        self.kept = kept = keep(relation, stored) if kept is None else kept
         self.sources, self.reads = kept.sources, kept.reads
         self.table = kept.table(view_id, name, indexes)
         self.columns = tuple((output.name, output.expression.type) for output in kept.outputs)
@@ -116,6 +125,7 @@ class ViewPlan:
         #: By table: the term of a change of just this source, once it was needed; see `_propagate_alone`.
         self._alone: dict[str, _TermFunction] = {}
         self._inserting: dict[str, Inserting | None] = {}
+        self._staged: dict[tuple[_Place, Law], Staged] = {}
         #: Terms are compiled when they are first needed, by whichever thread that is.
         self._compiling = threading.Lock()
         self._evaluators = Evaluators(self._run, builder.columns_term, builder.component_kinds)
@@ -135,6 +145,10 @@ class ViewPlan:
         #: How many extremes `output` and the others take.
         self.extremes = kept.extremes
         self._extreme_keys = [cast(ViewKeyCodec, primary_key_codec(tables[each.table])) for each in kept.extremes]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A plan goes to another process as what it is compiled from."""
+        return _compile_again, (self.name, self.called, self.view_id, self.relation, self.kept, self.tables, self.table)
 
     # --- maintenance ---
 
@@ -277,6 +291,43 @@ class ViewPlan:
             compiled = self._terms[place, law] = self._builder.term(place, law)
         return compiled
 
+    # --- for evaluators that answer look-ups somewhere else: the pieces of `propagate` ---
+
+    def changed_places(self, changes: Container[str], changed: Container[str] = ()) -> list[tuple[_Place, list[Law]]]:
+        """The terms that `propagate` would run: the places of the sources that change, and by which laws."""
+        per_part = self._changed_per_part(changes, changed)
+        both = [Law.REMOVED, Law.ADDED]
+        return [
+            (place, [Law.ONE_SOURCE] if per_part[place[0]] == 1 else both)
+            for table, places in self._places.items()
+            if table in changes
+            for place in places
+        ]
+
+    def staged(self, place: _Place, law: Law) -> Staged:
+        """A term cut where it looks rows up: see `JoinWriter.write_staged`."""
+        with self._compiling:
+            found = self._staged.get((place, law))
+            if found is None:
+                found = self._staged[place, law] = self._builder.staged(place, law)
+        return found
+
+    def steps(self, place: _Place, law: Law) -> Term:
+        """The look-ups of a term."""
+        return self._builder.plan(place, law)
+
+    def collect_columns(self, place: _Place, columns: ArrowTable, groups: dict[Row, object]) -> Asking[None]:
+        """What `contribute_columns` does by columns, but for the end: what it gives is added to the groups."""
+        return self._evaluators.run_arrow(COLUMNS, place, self._table(place), columns, groups)
+
+    def merge(self, groups: dict[Row, object], found: dict[Row, object]) -> None:
+        """Add what was collected elsewhere, which is not to be used any more."""
+        self._evaluators.merge(groups, found)
+
+    def finish(self, groups: dict[Row, object]) -> list[Contribution]:
+        """What terms have collected, as contributions."""
+        return self._finish(groups)
+
     def combine(self, first: Contribution, second: Contribution) -> Contribution | None:
         """Two contributions to one key as one, None if they cancel out."""
         delta = self._refresh.add(first.delta, second.delta)
@@ -295,6 +346,10 @@ class ViewPlan:
             for number, part in enumerate(self.kept.parts)
             if (place := _first_source(part)) is not None
         ]
+
+    def places_of(self, table: str) -> list[tuple[int, int]]:
+        """(part, source): where the rows of a table come in."""
+        return list(self._places.get(table, ()))
 
     def contribute_top(self, rows: Sequence[Row]) -> list[Contribution]:
         """The first contents of a slice, of the first rows of its view."""
@@ -324,6 +379,14 @@ class ViewPlan:
         """The evaluator for a step with so many changed rows, None to measure, and how many of them it takes at least
         at once."""
         return self._evaluators.for_step(rows_count)
+
+    def note_whole(self, evaluator: str, reason: str) -> None:
+        """The view is computed as a whole, by this evaluator."""
+        self._evaluators.whole = f"{evaluator} ({reason})"
+
+    def note_step(self, evaluator: str) -> None:
+        """A step was computed by an evaluator that somebody asked for."""
+        self._evaluators.asked_step = evaluator
 
     def evaluator_choice(self) -> str:
         """What the evaluators cost per row as far as measured, and which one is taken: a line per form of input."""
@@ -445,6 +508,33 @@ def compile_view(
     return ViewPlan(name, view_id, relation, stored, indexes)
 
 
+class _Known:
+    """The tables that a plan was compiled with."""
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self._tables = tables
+
+    def table(self, name: str) -> Table:
+        return self._tables[name]
+
+    def inner(self, relation: Relation) -> Table:
+        raise InternalError("how the view is kept is known")
+
+
+def _compile_again(
+    name: str,
+    called: str,
+    view_id: int,
+    relation: Relation,
+    kept: Kept,
+    tables: Mapping[str, Table],
+    table: Table,
+) -> ViewPlan:
+    plan = ViewPlan(name, view_id, relation, _Known(tables), table.indexes, kept)
+    plan.called = called
+    return plan
+
+
 def needed_indexes(kept: Kept, tables: Mapping[str, Table]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The (table, column positions) that look-ups go through and that are no primary key, existing or not."""
     found: dict[tuple[str, tuple[int, ...]], None] = {}
@@ -543,6 +633,12 @@ class _Builder:
         name = self._compiler.fresh("term_")
         self._compiler.define(self._writer(place).write(name, plan, self._blame_name(place)))
         return cast(_TermFunction, self._compiler.namespace[name]), bool(plan.stages)
+
+    def staged(self, place: _Place, law: Law) -> Staged:
+        term = self.plan(place, law)
+        names = [self._compiler.fresh("stage_") for _ in range(len(term.stages) + 1)]
+        self._compiler.define(self._writer(place).write_staged(names, term, self._blame_name(place)))
+        return tuple(cast("_StageFunction", self._compiler.namespace[name]) for name in names)
 
     def inserting(self, place: _Place, finish: Callable[[dict[Row, object]], list[Contribution]]) -> Inserting | None:
         """The functions of a term for rows that are only added, if it has such."""

@@ -10,7 +10,7 @@ from .compiler import Compiler, Lines, column_leaf
 from .expressions import Aggregate, Expression
 from .rewriting import in_two_rows
 from .schema import Table
-from .types import Row, Type
+from .types import Row, Type, Value
 
 #: The hidden column that says how often a row of a view counts.
 MULTIPLICITY = "*"
@@ -99,6 +99,14 @@ class Coder:
             lines.add(f"return {self.condition(in_rows)}")
 
         return cast("Callable[[Row, Row], bool]", self._function("r0, r1", body))
+
+    def pair_value(self, expression: Expression, left_width: int) -> Callable[[Row, Row], Value]:
+        """The value of an expression over two rows."""
+
+        def body(lines: Lines) -> None:
+            lines.add(f"return {self._compiler.value(in_two_rows(expression, left_width)).text}")
+
+        return cast("Callable[[Row, Row], Value]", self._function("r0, r1", body))
 
     def group_feeder(self, keys: Sequence[Expression], aggregates: Sequence[Aggregate]) -> Feeder:
         """Feeds rows to the accumulators of their groups. Each state has the `add` of every accumulator."""

@@ -410,13 +410,16 @@ class SetNode(Node):
         return once(row for row in left if (row in others) == wanted)
 
     def _counted(self, left: Iterable[Row], others: Counter[Row]) -> Iterator[Row]:
-        """Each row of the right side takes one equal row of the left side: INTERSECT keeps those, EXCEPT the rest."""
+        """Each row of the right side takes one equal row of the left side: INTERSECT keeps those, EXCEPT the rest. Of
+        rows that are equal, but written differently (1.0 and 1.00), the first shows how: so PostgreSQL does."""
+        shown: dict[Row, Row] = {}
         for row in left:
+            first = shown.setdefault(row, row)
             taken = others[row] > 0
             if taken:
                 others[row] -= 1
             if taken == (self._kind == "intersect"):
-                yield row
+                yield first
 
     def usable(self, columns: Columns) -> Columns:
         both = self._right.usable(self._left.usable(columns))

@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from .algebra import (
+    Apply,
     Distinct,
     Filter,
     Group,
@@ -41,6 +42,7 @@ from .evaluate import canonical, compared, evaluate, is_nan
 from .expressions import Aggregate, Call, ColumnRef, Expression, Literal
 from .literals import EXACT
 from .numbers import DECIMAL_NAN, decimal_avg, decimal_value
+from .query_subqueries import more_than_one, with_row
 from .schema import Table
 from .types import NAN, Row, Value
 from .variance import float_variance, numeric_variance
@@ -104,8 +106,22 @@ class _Oracle:
                 return _top(relation, self.rows(relation.input))
             case Keyed():
                 return self.rows(relation.input)
+            case Apply():
+                return [(*row, self._subquery(relation, row)) for row in self.rows(relation.input)]
             case WithKey() | Slice():
                 raise InternalError(f"{type(relation).__name__} is for the engine's own views, not for a query")
+
+    def _subquery(self, apply: Apply, row: Row) -> Value:
+        found = self.rows(with_row(apply, row))
+        if apply.kind == "exists":
+            return bool(found)
+        if apply.kind != "any" and len(found) > 1:
+            raise more_than_one(apply)
+        if apply.kind == "scalar" or (apply.kind == "row" and not found):
+            return found[0][0] if found else None
+        assert apply.comparison is not None, "it compares"
+        values = [evaluate(apply.comparison, (*row, *other)) for other in found]
+        return True if True in values else None if None in values else False
 
     def _scanned(self, scan: Scan) -> list[Row]:
         columns = self._tables[scan.table].columns

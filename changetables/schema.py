@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .expressions import Expression
-from .types import Type, Value
+from .types import Row, Type, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +80,13 @@ class Table:
 
     def visible(self) -> tuple[int, ...]:
         return tuple(position for position, column in enumerate(self.columns) if not (column.dropped or column.hidden))
+
+
+def row_name(table: Table, row: Row) -> str:
+    """A row of a table by its key, or by all that is seen of it. It may be older than the last columns."""
+    what = "view" if table.view else "table"
+    if any(table.columns[position].hidden for position in table.key):
+        values: object = {table.columns[position].name: row[position] for position in table.visible()}
+    else:
+        values = tuple(row[position] for position in table.key)
+    return f"row {values!r} of {what} {table.name!r}"

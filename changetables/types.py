@@ -118,7 +118,7 @@ _PLAIN_NAMES = frozenset(_SQL_TYPES) - {
     "timestamp with time zone",
 }
 _SQL_NAME = re.compile(
-    r"\s*([a-z][a-z0-9 ]*?)\s*(?:\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\)\s*([a-z ]*?)\s*)?", re.IGNORECASE
+    r"\s*([a-z][a-z0-9 ]*?)\s*(?:\(\s*(\d+)\s*(?:,\s*(-?\s*\d+)\s*)?\)\s*([a-z ]*?)\s*)?", re.IGNORECASE
 )
 _HINT = (
     "use int, float, Decimal, str, bytes, bool, date, datetime, dict or list, or a SQL name such as bigint,"
@@ -152,7 +152,7 @@ def _sql_type(text: str) -> Type:
         return Type("str", length=1) if name in ("char", "character") else base
     if name in _PLAIN_NAMES or (second is not None and base is not DECIMAL):
         raise NotSupportedError(f"{text!r}: type {name} takes no such modifier", hint=_HINT)
-    return _modified(text, base, int(first), int(second or 0))
+    return _modified(text, base, int(first), int("".join((second or "0").split())))
 
 
 def _modified(text: str, base: Type, first: int, second: int) -> Type:

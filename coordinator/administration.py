@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..changetables.evaluators.whole import forced
 from ..ltm.catalog import Catalog, View
 from ..ltm.tables import ViewRows
 from .build import build_index
@@ -19,8 +20,10 @@ class EmbeddedAdministration:
     def __init__(self, engine: Engine, refresher: Refresher) -> None:
         self._engine, self._refresher = engine, refresher
 
-    def create_view(self, view: View) -> None:
-        create(self._engine, self._refresher, view)
+    def create_view(self, view: View, evaluator: str | None = None) -> None:
+        if evaluator is not None:
+            forced(evaluator)
+        create(self._engine, self._refresher, view, evaluator)
 
     def build_index(self, table: str, columns: tuple[int, ...], name: str = "") -> None:
         build_index(self._engine, table, columns, name)

@@ -8,11 +8,14 @@ checkpoint comes before it is published; one that was interrupted is done again,
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
+from ..changetables.evaluators.whole import SPARK
 from ..changetables.keys import table_range
+from ..changetables.plan import Contribution
 from ..ltm.reading import NEWEST
 from ..ltm.tables import ViewRows
-from .build import PAGE_ROWS, check_shown, contribute, first_contents
+from .build import PAGE_ROWS, check_shown, choose, contribute, first_contents
 from .embedded import Engine
 from .turns import Turns
 from .vms.groups import Group
@@ -20,7 +23,7 @@ from .vms.groups import Group
 _READER = -(1 << 50)
 
 
-def batch_refresh(engine: Engine, group: Group, turns: Turns) -> tuple[int, int, int]:
+def batch_refresh(engine: Engine, group: Group, turns: Turns, evaluator: str | None = None) -> tuple[int, int, int]:
     """Compute a group as of now. Returns W1, the place in the log that belongs to it, and the number of rows written.
 
     The caller holds the engine's lock in turns, and publishes.
@@ -35,7 +38,7 @@ def batch_refresh(engine: Engine, group: Group, turns: Turns) -> tuple[int, int,
             _clear(engine, view, w1, turns)
         rows_count = 0
         for view in group.views:
-            rows_count += fill(engine, view, w1, turns)
+            rows_count += fill(engine, view, w1, turns, evaluator)
         with turns.let_go():
             engine.checkpoint()
         return w1, position, rows_count
@@ -61,11 +64,14 @@ def _clear(engine: Engine, view: ViewRows, w1: int, turns: Turns) -> None:
     _relieve(engine, turns)
 
 
-def fill(engine: Engine, view: ViewRows, at: int, turns: Turns) -> int:
+def fill(engine: Engine, view: ViewRows, at: int, turns: Turns, evaluator: str | None = None) -> int:
     """Add the contents of a view as of a timestamp, at that version, and the entries of its indexes."""
     ltm = engine.ltm
     rows_count = 0
-    for contributions in first_contents(engine, view.view.name, at):
+    with turns.let_go():
+        chosen = choose(engine, view.plan, evaluator)
+    contents = first_contents(engine, view.view.name, at, chosen)
+    for contributions in _unlocked(contents, turns) if chosen.evaluator == SPARK else contents:
         contribute(engine, view, contributions, at)
         rows_count += len(contributions)
         turns.pause()
@@ -78,6 +84,16 @@ def fill(engine: Engine, view: ViewRows, at: int, turns: Turns) -> int:
                 entries.versions.later([(key, None, row) for key, row in page], at)
             turns.pause()
     return rows_count
+
+
+def _unlocked(contents: Iterator[list[Contribution]], turns: Turns) -> Iterator[list[Contribution]]:
+    """Others go on while Spark works: what it reads stays as it is at its timestamp."""
+    while True:
+        with turns.let_go():
+            some = next(contents, None)
+        if some is None:
+            return
+        yield some
 
 
 def _relieve(engine: Engine, turns: Turns) -> None:

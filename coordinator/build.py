@@ -8,10 +8,14 @@ dropped at recovery, and a checkpoint comes before it is called ready.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 from ..changetables.algebra import Relation
+from ..changetables.evaluators.choice import COLUMNS
+from ..changetables.evaluators.spark_session import has_session, has_spark, spark_session
+from ..changetables.evaluators.whole import COSTS, COUNTED_ROWS_MAX, ROWS_ALONE, SPARK, SPARK_ROWS_MIN, Chosen, forced
 from ..changetables.keeping import keep
 from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, ViewPlan, compile_view, needed_indexes
@@ -19,10 +23,13 @@ from ..changetables.schema import Index
 from ..ltm.catalog import Catalog, View
 from ..ltm.reading import NEWEST
 from ..ltm.tables import Planned, Tables, ViewRows
+from . import on_spark
 from .embedded import Engine
 
 #: Rows worked on while writers wait: about 2 ms of their time.
 PAGE_ROWS = 500
+#: The columns evaluator needs more of them to be of any use.
+COLUMNS_PAGE_ROWS = 8_192
 
 _builders = itertools.count(1)
 
@@ -85,8 +92,17 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
     return [key for key, _ in page]
 
 
-def create_view(engine: Engine, name: str, relation: Relation, refresh: str, text: str, layout: str) -> None:
-    """Make a view, and first the hidden views and the indexes that it needs."""
+def create_view(
+    engine: Engine,
+    name: str,
+    relation: Relation,
+    refresh: str,
+    text: str,
+    layout: str,
+    evaluator: str | None = None,
+) -> None:
+    """Make a view, and first the hidden views and the indexes that it needs. `evaluator`: by which their contents are
+    computed; None: by the one that is expected to be ready first."""
     planned = Planned(engine.ltm.tables)
     needed = planned.needed(keep(relation, planned))
     # The text of a hidden view is the name of the view that it was made for: errors call it so until that is there.
@@ -96,7 +112,7 @@ def create_view(engine: Engine, name: str, relation: Relation, refresh: str, tex
         return
     try:
         for view in views:
-            create_sync(engine, view)
+            create_sync(engine, view, evaluator)
     except BaseException:
         take_back(engine, _without_unused)
         raise
@@ -159,7 +175,7 @@ def _without_unused(catalog: Catalog) -> Catalog:
     return catalog.without_unused()
 
 
-def create_sync(engine: Engine, view: View) -> None:
+def create_sync(engine: Engine, view: View, evaluator: str | None = None) -> None:
     tables = engine.ltm.tables
     kept = keep(view.relation, tables)
     for table, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
@@ -168,16 +184,17 @@ def create_sync(engine: Engine, view: View) -> None:
             build_index(engine, table, positions, for_views=True)
     tables = engine.ltm.tables
     needs = needed_indexes(kept, {source: tables.table(source) for source in kept.sources})
-    build_view(engine, replace(view, id=tables.catalog.next_id, reads=kept.reads, needs=needs))
+    build_view(engine, replace(view, id=tables.catalog.next_id, reads=kept.reads, needs=needs), evaluator)
 
 
-def build_view(engine: Engine, view: View) -> None:
+def build_view(engine: Engine, view: View, evaluator: str | None = None) -> None:
     """Register a view, then add its contents as of that moment."""
     reader = -next(_builders)
     engine.change_catalog(lambda catalog: catalog.with_view(view), pin=reader)
     try:
         at = engine.ltm.horizon.pins[reader]
-        for contributions in first_contents(engine, view.name, at):
+        chosen = choose(engine, engine.ltm.tables.views[view.name].plan, evaluator)
+        for contributions in first_contents(engine, view.name, at, chosen):
             with engine.ltm.lock:
                 # A timestamp of its own: a version may not be written twice, the store may have marked the first for
                 # removal.
@@ -209,20 +226,65 @@ def check_shown(engine: Engine, rows: ViewRows, at: int, pause: Callable[[], Non
                 pause()
 
 
-def first_contents(engine: Engine, name: str, at: int) -> Iterator[list[Contribution]]:
-    """A view's relation evaluated as of `at`, branch by branch, in pages of one source."""
-    ltm = engine.ltm
-    plan = ltm.tables.views[name].plan
+def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
+    """By what the contents of a view are computed: what a user asks for, else what is expected to be ready first. It
+    counts rows where there is a choice, so nobody should wait for it."""
+    if evaluator is not None:
+        chosen = forced(evaluator)
+    elif has_spark():
+        most = COSTS.break_even(has_session())
+        chosen = COSTS.never() if most is None else COSTS.choose(_count(engine, plan, most), has_session())
+    else:
+        return ROWS_ALONE
+    if evaluator is not None:
+        plan.note_whole(chosen.evaluator, chosen.reason)
+    if chosen.evaluator == SPARK:
+        spark_session()  # starting it is no part of the cost of a row
+        engine.checkpoint()  # its workers read the store
+        chosen = chosen._replace(rows_count=_count(engine, plan, COUNTED_ROWS_MAX))
+    return chosen
+
+
+def first_contents(engine: Engine, name: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
+    """A view's relation evaluated as of `at`, branch by branch, in pages of one source, or by Spark."""
+    began = time.perf_counter()
+    plan = engine.ltm.tables.views[name].plan
+    rows_count = yield from _contents(engine, plan, at, chosen)
+    COSTS.record(chosen.evaluator, rows_count, time.perf_counter() - began)
+    if rows_count >= SPARK_ROWS_MIN:  # with less there was nothing to choose
+        plan.note_whole(chosen.evaluator, chosen.reason)
+
+
+def _count(engine: Engine, plan: ViewPlan, most: int) -> int:
+    """The rows to go through, about: those in the store, and no more than that many."""
+    count = 0
+    for _, _, table in plan.starts():
+        if count < most:
+            count += engine.ltm.stored_count(*table_range(engine.ltm.tables.source(table).table.id), most - count)
+    return count
+
+
+def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Generator[list[Contribution], None, int]:
+    """Returns how many rows it went through."""
+    ltm, evaluator = engine.ltm, chosen.evaluator
     yield from _answered(engine, plan.contribute_constants(), at)
     if plan.kept.slice_of:
         kept, ordered = plan.kept, ltm.tables.views[plan.kept.slice_of]
         rows_count = None if kept.limit is None else kept.offset + kept.limit
         yield plan.contribute_top(ltm.first_rows(ordered, rows_count, at, {}))
+    if evaluator == SPARK:
+        in_parts = on_spark.stored_at(ltm, at, chosen.rows_count)
+        yield from on_spark.contents(plan, on_spark.shown_at(ltm, ltm.tables, at), in_parts)
+        return chosen.rows_count
+    rows_count = 0
+    page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else PAGE_ROWS
     for part, source, table in plan.starts():
         rows = ltm.tables.source(table)
         stored = ltm.shown(rows, *table_range(rows.table.id), at)
-        while page := [row for _, row in itertools.islice(stored, PAGE_ROWS)]:
-            yield from _answered(engine, plan.contribute_from(part, source, page), at)
+        while page := [row for _, row in itertools.islice(stored, page_rows)]:
+            yield from _answered(engine, plan.contribute_from(part, source, page, evaluator), at)
+            rows_count += len(page)
+    return rows_count
 
 
 def _answered(engine: Engine, asking: Asking[list[Contribution]], at: int) -> Iterator[list[Contribution]]:

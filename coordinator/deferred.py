@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ..changetables.algebra import Relation
+from ..changetables.algebra import Relation, scans
 from ..changetables.errors import ProgrammingError, UnsupportedView
 from ..changetables.keeping import Kept, keep
 from ..changetables.plan import compile_view, needed_indexes
@@ -33,18 +33,19 @@ _builders = itertools.count(1)
 _READER = -(1 << 51)
 
 
-def create(engine: Engine, refresher: Refresher, view: View) -> None:
-    """Make a view of any mode, and first the hidden views and the indexes that it needs. Its id does not count."""
+def create(engine: Engine, refresher: Refresher, view: View, evaluator: str | None = None) -> None:
+    """Make a view of any mode, and first the hidden views and the indexes that it needs. Its id does not count.
+    `evaluator`: by which its contents are computed; None: by the one that is expected to be ready first."""
     if not view.deferred:
         _refuse_sync_on_deferred(engine, view)
-        create_view(engine, view.name, view.relation, SYNC, view.text, view.layout)
+        create_view(engine, view.name, view.relation, SYNC, view.text, view.layout, evaluator)
         return
     scope = f"group {view.group}" if view.group else f"view {engine.ltm.tables.catalog.next_id}"
     view = replace(view, scope=scope)
     planned = Planned(engine.ltm.tables, scope)
     hidden = planned.needed(keep(view.relation, planned))
     views = [_hidden(view, name, relation) for name, relation in hidden.items()]
-    _create_deferred(engine, refresher, [*views, view])
+    _create_deferred(engine, refresher, [*views, view], evaluator)
 
 
 def _hidden(view: View, name: str, relation: Relation) -> View:
@@ -61,6 +62,7 @@ def _refuse_sync_on_deferred(engine: Engine, view: View) -> None:
     if below:
         raise UnsupportedView(
             f"view {view.name!r} cannot be sync: {', '.join(map(repr, sorted(below)))} is deferred",
+            place=next((scan.place for scan in scans(view.relation) if scan.table in below), None),
             hint="make it deferred too, or switch the view that it reads to sync",
         )
 
@@ -73,7 +75,7 @@ def _is_deferred(tables: Tables, name: str) -> bool:
 # --- creating ---
 
 
-def _create_deferred(engine: Engine, refresher: Refresher, views: list[View]) -> None:
+def _create_deferred(engine: Engine, refresher: Refresher, views: list[View], evaluator: str | None = None) -> None:
     """`views`: each after those that it reads; all get one watermark."""
     _make_indexes(engine, refresher, views)
     together = refresher.members(
@@ -90,7 +92,7 @@ def _create_deferred(engine: Engine, refresher: Refresher, views: list[View]) ->
                 if together and not empty:
                     refresher.forward(together, at)
             if not empty:
-                _compute(engine, [view.name for view in views], together, at, position)
+                _compute(engine, [view.name for view in views], together, at, position, evaluator)
         except BaseException:
             take_back(engine, Catalog.without_unfinished)
             raise
@@ -180,13 +182,15 @@ def _ids(catalog: Catalog, names: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted(catalog.views[name].id for name in names))
 
 
-def _compute(engine: Engine, names: list[str], together: set[str], at: int, position: int) -> None:
+def _compute(
+    engine: Engine, names: list[str], together: set[str], at: int, position: int, evaluator: str | None
+) -> None:
     """The contents as of `at`, then they are ready. The views that they move with are there already."""
     ltm = engine.ltm
     turns = Turns(ltm.lock, lambda: engine.commits_count)
     with turns:
         for name in names:
-            fill(engine, ltm.tables.views[name], at, turns)
+            fill(engine, ltm.tables.views[name], at, turns, evaluator)
     engine.checkpoint()
     ids = _ids(ltm.tables.catalog, [*names, *together])
     engine.change_catalog_at(

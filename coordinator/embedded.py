@@ -13,8 +13,10 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
+from typing import TypeAlias
 
 from ..changetables.errors import (
     CommitUnknown,
@@ -28,13 +30,16 @@ from ..changetables.errors import (
 from ..changetables.plan import Contribution
 from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
+from ..ltm.loads import Load, Loaded
 from ..ltm.outputs import CommitRecord
 from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import Tables
+from ..ltm.versions import Horizon
 from .ports import LogFigures
 from .timestamps import TimestampOracle
 from .transaction import Request, Transaction, check_table, inserts_of
 
+ViewContributions: TypeAlias = tuple[tuple[int, list[Contribution]], ...]
 #: Transactions that one flush covers at the most: bounds its size and the time for which the engine is taken.
 BATCH_TRANSACTIONS_MAX = 256
 #: Rows that are written by transactions run as one; a larger one is run alone.
@@ -609,6 +614,33 @@ class Engine:
                 raise
         return record.commit_ts
 
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """Whoever writes to the store beside checkpoints does it here."""
+        with self._checkpoint_lock:
+            self._check_alive()
+            yield
+
+    def commit_load(
+        self, load: Load, rows_count: int, contributions: ViewContributions, given_up: tuple[int, ...]
+    ) -> int:
+        """Make the rows of a bulk load visible; its commit_ts. It is durable on return. The caller holds the lock, and
+        has judged it."""
+        ltm = self.ltm
+        commit_ts = self.draw_ts()
+        record = CommitRecord((), commit_ts, ltm.tables.catalog.version, (), contributions)
+        outputs = ltm.loaded(ltm.participant.commit, record)
+        try:
+            ltm.accept_load(Loaded(load.staged_ts, commit_ts, rows_count, given_up, load.table_ids[0]), outputs)
+            ltm.flush()
+        except DataError:
+            raise  # too large; nothing has changed
+        except BaseException as error:  # memory and log may differ now: nothing may be answered any more
+            self.fail(error)
+            raise
+        self.commits_count += 1
+        return commit_ts
+
     def accept_step(self, record: StepRecord) -> None:
         """Buffer and apply what a step of deferred views leaves; the caller holds the lock."""
         self._check_alive()
@@ -694,6 +726,19 @@ class Engine:
             raise
         self.checkpoints_count += 1
 
+    def share(self, reader: int, horizon: Horizon) -> int:
+        """Pin a timestamp and bring the store to it: other processes can read it there until it is unshared."""
+        with self._checkpoint_lock:
+            self._check_alive()
+            at = self.ltm.share(reader, horizon)
+            self._checkpoint()
+            return at
+
+    def unshare(self, readers: Sequence[int]) -> None:
+        with self._checkpoint_lock:
+            self._check_alive()
+            self.ltm.unshare(readers)
+
     def checkpoint_if_due(self) -> None:
         """For work that writes without committing: it runs the checkpoint itself, as overloaded writers do."""
         if self.ltm.checkpoint_due:
@@ -715,6 +760,10 @@ class Engine:
                 return
 
     # -- life
+
+    def check_alive(self) -> None:
+        """Raise if the database has stopped."""
+        self._check_alive()
 
     def _check_alive(self) -> None:
         if self._failure is not None:

@@ -117,7 +117,7 @@ class Feed:
                 yield change
         except OperationalError as error:
             if round_.is_trimmed:
-                raise _too_old(self._ltm, self._name, self.ts, round_.at) from error
+                raise too_old(self._ltm, f"view {self._name!r}", self.ts, round_.at) from error
             raise
         self.ts, self._place, self._seen = max(self.ts, round_.at), round_.next_place, round_.view.view
 
@@ -172,7 +172,7 @@ class _Round:
             return self._start_lsn
         start_lsn = self._ltm.place_before(self._since)
         if start_lsn is None:
-            raise _too_old(self._ltm, view.name, self._since, self.at)
+            raise too_old(self._ltm, f"view {view.name!r}", self._since, self.at)
         return start_lsn
 
     def _shown_at_start(self, log: _Log) -> _Shown | None:
@@ -326,11 +326,11 @@ class _Log:
         )
 
 
-def _too_old(ltm: Ltm, name: str, since: int, at: int) -> OperationalError:
+def too_old(ltm: Ltm, what: str, since: int, at: int) -> OperationalError:
     oldest = ltm.oldest_ts()
     return OperationalError(
-        f"the changes of view {name!r} since {since} are not in the log any more",
-        hint=f"the oldest token that works is Token({at if oldest is None else oldest}); read the view with rows() and "
+        f"the changes of {what} since {since} are not in the log any more",
+        hint=f"the oldest token that works is Token({at if oldest is None else oldest}); read all of it and "
         "go on from the token of that result, and keep more with connect(..., history=, history_bytes=)",
     )
 

@@ -86,9 +86,9 @@ class Refreshing(Protocol):
 
     def watermark(self, name: str) -> int: ...
 
-    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float) -> int:
+    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float, evaluator: str | None = None) -> int:
         """Have it refreshed until its watermark is at `wanted_ts` or above; the watermark. StaleRead if that takes too
-        long."""
+        long. `evaluator`: by which its next step is computed, None: what costs less."""
 
     def aligned(self, names: Sequence[str], timeout_ms: float) -> AbstractContextManager[int]:
         """The groups of these views at one new watermark; nobody goes on while the caller makes use of it."""
@@ -96,22 +96,26 @@ class Refreshing(Protocol):
     def status(self, name: str) -> GroupStatus: ...
 
 
-class Feeding(Protocol):
-    """The change tables of one view. `ts`: everything up to it was given."""
+class ChangeFeed(Protocol):
+    """The change tables of one table or view. `ts`: everything up to it was given."""
 
     @property
     def ts(self) -> int: ...
 
     def has_news(self) -> bool: ...
-    def view(self) -> ViewRows: ...
     def round(self) -> Iterator[Change]: ...
+
+
+class Feeding(ChangeFeed, Protocol):
+    def view(self) -> ViewRows: ...
 
 
 class Administration(Protocol):
     """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and `feed`."""
 
-    def create_view(self, view: View) -> None:
-        """With all that it needs; its id does not count. It returns when the view can be read."""
+    def create_view(self, view: View, evaluator: str | None = None) -> None:
+        """With all that it needs; its id does not count. It returns when the view can be read. `evaluator`: by which
+        its contents are computed, None: whichever is expected to be ready first."""
 
     def build_index(self, table: str, columns: tuple[int, ...], name: str = "") -> None: ...
 

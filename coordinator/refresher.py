@@ -12,16 +12,20 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ..changetables.errors import Error, InterfaceError, InternalError, OperationalError, StaleRead
-from ..changetables.evaluators.choice import MEASURED_ROWS_MIN, has_columns, load_columns
+from ..changetables.evaluators.choice import COLUMNS, MEASURED_ROWS_MIN, has_columns, load_columns
+from ..changetables.evaluators.spark_session import spark_session
+from ..changetables.evaluators.whole import SPARK, forced
+from ..changetables.plan import Contribution
 from ..changetables.types import Row
 from ..ltm.driver import StepTooLarge
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.reading import same_row
 from ..ltm.steps import Cut, Dropped, Opened, Published, Refreshed, Shown, StepId, StepRecord
 from ..ltm.tables import TableRows, Tables, ViewRows
+from . import on_spark
 from .batch import batch_refresh
 from .embedded import Engine
 from .hot_groups import HotGroups
@@ -105,6 +109,8 @@ class Refresher:
         self._open: dict[StepId, Progress] = {}
         #: By view: the W1 of its last step that was dropped.
         self._dropped: dict[int, int] = {}
+        #: By group: the evaluator that somebody wants for its next step.
+        self._forced: dict[int, str] = {}
         self._running: int | None = None
         #: How many steps came to their end.
         self._steps_count = 0
@@ -268,6 +274,12 @@ class Refresher:
                 self._state.notify_all()
             self._wake.set()
 
+    def made_from(self, source_id: int) -> list[str]:
+        """The deferred views that move with one that is made from a table, straight."""
+        with self._state:
+            groups = [group for key, group in self._groups.items() if source_id in self._watched[key]]
+            return [rows.view.name for group in groups for rows in group.views]
+
     def _check_running(self) -> None:
         if self._closing:
             raise InterfaceError("the database is closed", hint="open it again with viewtide.connect()")
@@ -293,8 +305,13 @@ class Refresher:
 
     # -- what others want
 
-    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float) -> int:
-        """Wait until a deferred view's watermark is at `wanted_ts` or above it; returns the watermark."""
+    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float, evaluator: str | None = None) -> int:
+        """Wait until a deferred view's watermark is at `wanted_ts` or above it; returns the watermark. `evaluator`: the
+        one for its next step."""
+        if evaluator is not None:
+            forced(evaluator)
+            with self._state:
+                self._forced[self._group_of(name).key] = evaluator
         give_up = time.monotonic() + timeout_ms / 1000
         with self._state:
             failures = self._failures_of(name)
@@ -442,8 +459,12 @@ class Refresher:
         began_ms = self._clock_ms()
         try:
             measures = self._may_measure(group)
+            with self._state:
+                evaluator = self._forced.pop(group.key, None)
+            if evaluator == SPARK:
+                spark_session()  # nobody waits for it here
             with self._turns:
-                cost = self._step(group, measures)
+                cost = self._step(group, measures, evaluator)
         except Exception as error:
             if self._engine.failed:
                 raise
@@ -481,15 +502,15 @@ class Refresher:
         load_columns()  # it takes a while, and nobody waits for it here
         return True
 
-    def _step(self, group: Group, measures: bool = False) -> Cost:
+    def _step(self, group: Group, measures: bool = False, evaluator: str | None = None) -> Cost:
         ltm = self._ltm
         resumed = self._open_step(group.key)
         if resumed is not None:
-            cost = self._resume(group, resumed, measures)
+            cost = self._resume(group, resumed, measures, evaluator)
             if cost is not None:
                 return cost
         if ltm.positions.get(group.key) is None:
-            return self._batch(group)
+            return self._batch(group, evaluator)
         w0 = group.watermark
         if any(rows.versions.horizon.durable_ts != w0 for rows in group.views):
             raise InternalError(f"views {', '.join(group.names)} move together, but have different watermarks")
@@ -501,20 +522,20 @@ class Refresher:
         cut = self._next_cut(group, w0)
         if cut is not None:
             try:
-                return self._step_to(group, cut.commit_ts, cut.position, measures)
+                return self._step_to(group, cut.commit_ts, cut.position, measures, evaluator)
             except Exception:
                 if self._engine.failed:
                     raise
                 # What could not be computed there may have been mended since.
-        return self._step_to(group, self._engine.draw_ts(), ltm.last_lsn, measures)
+        return self._step_to(group, self._engine.draw_ts(), ltm.last_lsn, measures, evaluator)
 
     def note_dropped(self, record: Dropped) -> None:
         self._dropped.update(dict.fromkeys(record.views, record.w1))
 
-    def _resume(self, group: Group, progress: Progress, measures: bool) -> Cost | None:
+    def _resume(self, group: Group, progress: Progress, measures: bool, evaluator: str | None) -> Cost | None:
         """Finish a step that was left open; None: it was dropped, as one that fails is: what was wrong may have been
         mended since."""
-        running = _Running(self, group, self._ltm.tables, measures)
+        running = _Running(self, group, self._ltm.tables, measures, evaluator)
         if progress.lost:
             running.drop(progress)
             del self._open[progress.id]
@@ -526,10 +547,11 @@ class Refresher:
                 raise
             return None
 
-    def _step_to(self, group: Group, w1: int, position: int, measures: bool) -> Cost:
+    def _step_to(self, group: Group, w1: int, position: int, measures: bool, evaluator: str | None) -> Cost:
         """`position`: a place in the log after which all changes above W1 come."""
         opened = Opened(group.ids, group.watermark, w1, self.managers.ring(), position)
-        return _Running(self, group, self._ltm.tables, measures).run(Progress(opened), resumed=False)
+        running = _Running(self, group, self._ltm.tables, measures, evaluator)
+        return running.run(Progress(opened), resumed=False)
 
     def _next_cut(self, group: Group, w0: int) -> Cut | None:
         """Where a step ends that would be too long, if there is such a moment."""
@@ -553,10 +575,10 @@ class Refresher:
             self._turns.pause()
         return Logged(found, up_to)
 
-    def _batch(self, group: Group) -> Cost:
+    def _batch(self, group: Group, evaluator: str | None) -> Cost:
         began = time.perf_counter()
         w0 = group.watermark
-        w1, position, rows_count = batch_refresh(self._engine, group, self._turns)
+        w1, position, rows_count = batch_refresh(self._engine, group, self._turns, evaluator)
         record = Published(group.ids, w0, w1, position, self._ltm.stored_lsn)
         self.persist(record, "batch published")
         self._publish(group, record)
@@ -659,7 +681,11 @@ class Refresher:
 class _Running:
     """Carries out what one step asks for. The engine's lock is held, but for pauses."""
 
-    def __init__(self, refresher: Refresher, group: Group, tables: Tables, measures: bool) -> None:
+    def __init__(
+        self, refresher: Refresher, group: Group, tables: Tables, measures: bool, evaluator: str | None
+    ) -> None:
+        #: What a user has asked for; None: what costs less.
+        self._evaluator = evaluator
         self._refresher, self._group, self._tables = refresher, group, tables
         self._ltm = refresher._ltm
         #: What was read from the log, because it was not in memory any more.
@@ -757,12 +783,34 @@ class _Running:
             if not same_row(before, after)
         ]
 
-    def _work(self, work: Work, w0: int, w1: int) -> object:
+    def _work(self, work: Work, w0: int, w1: int) -> list[tuple[int, list[Contribution]]]:
+        if self._evaluator != SPARK:
+            return self._worked(work, w0, w1)
+        # The first rows of a view are looked at, not computed.
+        slices = [view for view in work.views if view.plan.kept.slice_of]
+        others = [view for view in work.views if not view.plan.kept.slice_of]
+        return [*self._on_spark(others, work, w0, w1), *self._worked(work._replace(views=slices), w0, w1)]
+
+    def _on_spark(
+        self, views: Sequence[ViewRows], work: Work, w0: int, w1: int
+    ) -> list[tuple[int, list[Contribution]]]:
+        """Others go on meanwhile: what tables and views are at W0 and W1 is kept."""
+        began = time.perf_counter()
+        old, new = (on_spark.shown_at(self._ltm, self._tables, at) for at in (w0, w1))
+        with self._refresher._turns.let_go():
+            found = on_spark.change_tables([view.plan for view in views], work.share, work.changed, old, new)
+        for view in views:
+            view.plan.note_step(SPARK)
+        self._work_s += time.perf_counter() - began
+        return [(view.view.id, some) for view, some in zip(views, found, strict=True) if some]
+
+    def _worked(self, work: Work, w0: int, w1: int) -> list[tuple[int, list[Contribution]]]:
         """Let a view manager do it, or another one if that dies meanwhile."""
+        evaluator = COLUMNS if self._evaluator == COLUMNS else None
         managers = self._refresher.managers
         for _ in range(WORKERS_MAX):
             manager = managers.worker(work.slot)
-            working = manager.work(work.views, work.share, work.changed, work.whole, self.measures)
+            working = manager.work(work.views, work.share, work.changed, work.whole, self.measures, evaluator)
             answers: Sequence[Sequence[object]] | None = None
             began = time.perf_counter()
             while managers.alive(manager):
@@ -770,7 +818,7 @@ class _Running:
                     wanted = next(working) if answers is None else working.send(answers)
                 except StopIteration as finished:
                     self._busy_ms[manager] = self._busy_ms.get(manager, 0.0) + (time.perf_counter() - began) * 1000
-                    return finished.value
+                    return cast("list[tuple[int, list[Contribution]]]", finished.value)
                 if wanted:
                     asked = time.perf_counter()
                     self._look_ups_count += sum(len(look_up.keys) for look_up in wanted)

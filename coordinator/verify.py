@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from ..changetables.algebra import scans
 from ..changetables.errors import DataError, ProgrammingError
+from ..changetables.evaluators.whole import SPARK, forced
 from ..changetables.expressions import ColumnRef
 from ..changetables.keys import INDEX_PREFIX_BYTES_MAX, SHORTENED_TAIL_BYTES, KeyCodec, prefix_stop, table_range
 from ..changetables.operators.project import flatten, net_exactly, unflatten
@@ -33,6 +34,7 @@ from ..changetables.recompute import DIFFERENCES_MAX, recompute, same_bag
 from ..changetables.types import Row, Value
 from ..ltm.participant import rows_by_prefix
 from ..ltm.tables import TableRows, Tables, ViewRows
+from . import on_spark
 from .embedded import Engine
 from .ports import Reading
 
@@ -307,12 +309,18 @@ def _common_columns(plan: ViewPlan, part: int, source: int, key: tuple[int, ...]
 class _Comparison:
     """Compares views with what they read, at one snapshot."""
 
-    def __init__(self, snapshot: _Snapshot, limits: Limits, outcome: Outcome, meter: _Meter) -> None:
+    def __init__(
+        self, snapshot: _Snapshot, limits: Limits, outcome: Outcome, meter: _Meter, evaluator: str | None = None
+    ) -> None:
         self._snapshot, self._limits, self._outcome, self._meter = snapshot, limits, outcome, meter
+        self._evaluator = evaluator
 
     def differing(self, view: ViewRows) -> Iterator[Differing]:
         """The rows of a view that differ, range by range."""
         self._compile(view)
+        if self._evaluator == SPARK and not view.plan.has_constants and not view.plan.kept.slice_of:
+            yield from self._differing_from_spark(view)
+            return
         start, stop = table_range(view.view.id)
         low = _Bound(start, None)
         while low.key < stop:
@@ -320,6 +328,43 @@ class _Comparison:
             sums = self._sums(view, range_)
             yield from self._differing(view, range_, sums)
             low = range_.high
+
+    def _differing_from_spark(self, view: ViewRows) -> Iterator[Differing]:
+        """Spark gives what each view row should be, in any order, each once: it is compared with what is stored. If
+        more is stored than that, it is looked for among the stored rows."""
+        found_count = 0
+        for contributions in on_spark.contents(view.plan, self._shown):
+            for expected in contributions:
+                state = self._snapshot.ltm.read(view.versions, expected.key, self._snapshot.at)
+                self._outcome.rows_checked += 1
+                if state is None:
+                    yield Differing(expected.key, None, _state(expected), expected)
+                    continue
+                found_count += 1
+                correction = _correction(view.plan, _stored(view.plan, expected.key, state), expected)
+                if correction is not None:
+                    yield Differing(expected.key, state, _state(expected), correction)
+            self._meter.add(len(contributions))
+        if _count(self._snapshot, view) > found_count:
+            yield from self._left_over(view)
+
+    def _left_over(self, view: ViewRows) -> Iterator[Differing]:
+        """Stored rows that should not be there."""
+        start, stop = table_range(view.view.id)
+        low = _Bound(start, None)
+        while low.key < stop:
+            range_ = _Range(low, self._high(view, low, stop))
+            sums = self._sums(view, range_)
+            for key, state in self._snapshot.states(view, range_.low.key, range_.high.key):
+                if key not in sums:
+                    correction = _correction(view.plan, _stored(view.plan, key, state), None)
+                    assert correction is not None, "what should not be there is taken away"
+                    yield Differing(key, state, None, correction)
+            low = range_.high
+
+    def _shown(self, name: str) -> Iterator[tuple[bytes, Row]]:
+        rows = self._snapshot.tables.source(name)
+        return self._snapshot.shown(rows, *table_range(rows.table.id))
 
     def _compile(self, view: ViewRows) -> None:
         """The functions of a plan are made when they are first needed, by writers too: one thread at a time."""
@@ -391,9 +436,8 @@ class _Comparison:
                 return
 
     def _differing(self, view: ViewRows, range_: _Range, sums: dict[bytes, Contribution]) -> Iterator[Differing]:
-        key_count = len(view.plan.key_columns)
         for key, state in self._snapshot.states(view, range_.low.key, range_.high.key):
-            stored = Contribution(key, state[:key_count], state[key_count:])
+            stored = _stored(view.plan, key, state)
             expected = sums.pop(key, None)
             self._outcome.rows_checked += 1
             self._meter.add(1)
@@ -403,6 +447,12 @@ class _Comparison:
         for key, item in sums.items():
             self._outcome.rows_checked += 1
             yield Differing(key, None, _state(item), item)
+
+
+def _stored(plan: ViewPlan, key: bytes, state: Row) -> Contribution:
+    """A stored row as the one contribution that would make it."""
+    key_count = len(plan.key_columns)
+    return Contribution(key, state[:key_count], state[key_count:])
 
 
 def _state(contribution: Contribution) -> Row:
@@ -569,8 +619,17 @@ def _where(view: ViewRows, tables: Tables, asked: str, below: Mapping[str, ViewR
 # --- verify ---
 
 
-def verify(engine: Reading, name: str, progress: Progress | None = None, limits: Limits = LIMITS) -> Outcome:
-    """Compare a view and the hidden views that it is made from with their definitions, at one snapshot."""
+def verify(
+    engine: Reading,
+    name: str,
+    progress: Progress | None = None,
+    limits: Limits = LIMITS,
+    evaluator: str | None = None,
+) -> Outcome:
+    """Compare a view and the hidden views that it is made from with their definitions, at one snapshot. `evaluator`:
+    what a user wants them to be evaluated by."""
+    if evaluator is not None:
+        forced(evaluator)
     outcome, meter = Outcome(), _Meter(progress)
     with _Snapshot(engine, name) as snapshot:
         outcome.as_of = snapshot.at
@@ -578,7 +637,7 @@ def verify(engine: Reading, name: str, progress: Progress | None = None, limits:
         hidden = _hidden_below(view, snapshot.tables)
         for each in (*hidden, view):
             _expect(snapshot, each, limits, meter)
-        comparison = _Comparison(snapshot, limits, outcome, meter)
+        comparison = _Comparison(snapshot, limits, outcome, meter, evaluator)
         try:
             if not _verify_all(snapshot, comparison, (*hidden, view), name, limits, outcome):
                 return outcome

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from ..changetables.errors import DataError, InternalError, OperationalError
@@ -29,12 +30,14 @@ from ..changetables.plan import (
     top_count,
 )
 from ..changetables.types import Row
+from .bulk_staging import Staging
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
 from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
 from .fair_lock import FairLock
 from .history import CATALOG as _CATALOG
 from .history import COMMIT as _COMMIT
 from .history import History, first_stamped, passed_lsn, place_before
+from .loads import LOADED, Loaded, loaded_of_plain
 from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
 from .ports import Cell, CommitLog, ElsewhereFailed, Store, WriteElsewhere
@@ -88,6 +91,12 @@ PRUNE_CELLS_MIN = 2_000
 PRUNE_CELLS_PER_ROW = 8
 #: Cells read from the store at once by a scan.
 PAGE_CELLS = 256
+
+#: The meta entry with the timestamps at which other processes may read the store. One that is not there any more, or
+#: never was, may show less than there was at it.
+SHARED_PINS = "shared_pins"
+#: Cells that are counted at once.
+COUNTED_CELLS = 10_000
 
 #: Moments at which steps may end: every write that replaces a row looks at them.
 CUTS_MAX = 32
@@ -148,6 +157,7 @@ class Ltm(Reader):
         self.participant = Participant(self.tables)
         self._log = log
         self._store = store
+        self.staging = Staging(store)
         self._report = on_report
         self._checkpoint_rows = max(1, cache_rows // 4)
         self._pack = make_pack()
@@ -187,6 +197,8 @@ class Ltm(Reader):
         #: Every version at or below it is in the store; every log record up to the lsn too.
         self.stored_ts = 0
         self._stored_lsn = 0
+        #: The timestamps at which other processes read the store, by reader; each is pinned, too.
+        self._shared_pins: dict[int, int] = {}
         self.replayed_count = 0
         #: The transactions that recovery found in the log.
         self.replayed_tx_ids: set[tuple[int, int]] = set()
@@ -209,6 +221,23 @@ class Ltm(Reader):
             self._dirty_rows += record.rows_count
             self._buffer_bytes += len(packed)
         self.unsettled.append(outputs)
+
+    def accept_load(self, loaded: Loaded, outputs: Outputs) -> None:
+        """As `accept`, of the transaction that makes the rows of a bulk load visible, and apply it: both are in one
+        flush. DataError comes before anything has changed."""
+        self.accept(outputs)
+        packed = pack((LOADED, *loaded))
+        self._buffer.append(packed)
+        self._buffer_bytes += len(packed)
+        self._show_load(loaded)
+
+    def _show_load(self, loaded: Loaded) -> None:
+        self.staging.show(loaded, self.tables.versions)
+        self._load_epoch += 1
+        self._store_epoch += 1
+        for view_id in loaded.given_up:
+            if view_id in self.positions:
+                self.positions[view_id] = None
 
     def settle(self) -> None:
         """Apply what was accepted: the next transaction sees it."""
@@ -327,8 +356,15 @@ class Ltm(Reader):
             for item in unpack_stream(record.payload):
                 if item[0] == _COMMIT:
                     yield record.lsn, _record(item)
-                elif item[0] != _CATALOG:
+                elif item[0] not in (_CATALOG, LOADED):
                     yield record.lsn, step_of_plain(item)
+
+    def read_loads(self, after_lsn: int, up_to_lsn: int) -> Iterator[Loaded]:
+        """The bulk loads in a part of the log: what they loaded is not in it."""
+        for record in self._log.read(after_lsn + 1):
+            if record.lsn > up_to_lsn:
+                return
+            yield from (loaded_of_plain(item) for item in unpack_stream(record.payload) if item[0] == LOADED)
 
     def read_contributions(
         self, after_lsn: int, up_to_lsn: int, view_ids: frozenset[int]
@@ -350,7 +386,7 @@ class Ltm(Reader):
                     wanted = tuple(part for part in parts if part[0] in view_ids)
                     if wanted:
                         yield record.lsn, Refreshed(step, level, slot, contributions_of_plain(wanted))
-                elif item[0] not in (_CATALOG, SHOWN):
+                elif item[0] not in (_CATALOG, SHOWN, LOADED):
                     yield record.lsn, step_of_plain(item)
 
     def place_before(self, ts: int) -> int | None:
@@ -586,7 +622,7 @@ class Ltm(Reader):
     ) -> bool:
         """Did anything that was read at `snapshot` change, as far as the store tells? Only for transactions that were
         open over a checkpoint: versions above their snapshot may have left memory."""
-        if snapshot >= self.stored_ts:
+        if snapshot >= max(self.stored_ts, self.staging.loaded_ts):
             return False
         cells = self._store.get_many([key for _, key in keys], NEWEST)
         if any(cell is not None and cell.commit_ts > snapshot for cell in cells):
@@ -720,6 +756,17 @@ class Ltm(Reader):
             whole = len(stored) < PAGE_CELLS
             last = stop if whole else max(stored) + b"\0"
             moved = set(moving if whole else moving[: bisect_left(moving, last)])
+            if not moved and None not in stored.values():
+                # What was not in memory a moment ago is as the store has it, or newer than `at`.
+                decode = versions.decode
+                for key, commit_ts, value in cast("Iterable[Cell]", stored.values()):
+                    if commit_ts > at:
+                        old = self._read_stored(versions, key, at)
+                        if old is not None:
+                            yield key, old
+                    elif value is not None:
+                        yield key, decode(value)
+                stored = {}
             for key in sorted(moved.union(stored)) if moved else list(stored):
                 version = versions.at(key, at)
                 if version is None:
@@ -804,13 +851,18 @@ class Ltm(Reader):
             unmade = self._freeze(tables, elsewhere)
             oldest = self.horizon.oldest()
             progress, cuts = self._progress(), [tuple(cut) for cut in self.cuts]
+            shared = list(self._shared_pins.values())
             needed_lsn = min(lsn, self._needed_lsn())
+            loads = self.staging.meta()
+            self.staging.passed(oldest)
         pruned = self._prune(oldest, prune_max)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
             "position": pack((lsn, frozen_ts)),
             "progress": pack(progress),
             "cuts": pack(cuts),
+            **loads,
+            SHARED_PINS: pack(shared),
         }
         max_keys = self._write_elsewhere(frozen, unmade, oldest, pruned, meta) if elsewhere else None
         if max_keys is None:
@@ -825,11 +877,53 @@ class Ltm(Reader):
             self._store_epoch += 1
             self.stored_ts = frozen_ts
             self._stored_lsn = lsn
+            self.staging.note_stored(frozen)
             noted = [entries.versions.noted_frozen for _, entries in tables.indexes.values()]
             forgotten = [versions.checkpointed(max_keys.get(versions.table_id, b"")) for versions in frozen]
         _free(forgotten, noted)
         self._log.trim(needed_lsn + 1)
         self._drop_cells(tables.catalog.dropped)
+
+    @property
+    def store_directory(self) -> Path | None:
+        """Where processes beside this one can read the store (`LmdbSnapshot`); None: nowhere."""
+        return getattr(self._store, "directory", None)
+
+    def stored_count(self, start: bytes, stop: bytes, most: int) -> int:
+        """The cells of a range in the store, no more than that many: about as many rows as were there at the last
+        checkpoint."""
+        count = 0
+        while count < most:
+            cells = self._store.scan(start, stop, NEWEST, min(COUNTED_CELLS, most - count))
+            count += len(cells)
+            if len(cells) < COUNTED_CELLS:
+                break
+            start = cells[-1].key + b"\0"
+        return count
+
+    def stored_edges(self, start: bytes, stop: bytes, cells_min: int) -> tuple[bytes, bytes] | None:
+        """The first and the last key of a range in the store; None if it has fewer cells than that there."""
+        cells = self._store.scan(start, stop, NEWEST, cells_min)
+        last = self._store.max_key(start, stop)
+        return None if len(cells) < cells_min or last is None else (cells[0].key, last)
+
+    def share(self, reader: int, horizon: Horizon) -> int:
+        """Pin a timestamp at which other processes will read the store; the next checkpoint brings there what is
+        visible at it. Not while a checkpoint is under way."""
+        self._shared_pins[reader] = at = horizon.pin(reader)
+        return at
+
+    def unshare(self, readers: Iterable[int]) -> None:
+        """Let go of some: first the store says so, then versions may go. Not while a checkpoint is under way."""
+        for reader in readers:
+            del self._shared_pins[reader]
+        with self.lock:
+            self._write_shared_pins()
+        for reader in readers:
+            self.horizon.unpin(reader)
+
+    def _write_shared_pins(self) -> None:
+        self._store.write((), (), {SHARED_PINS: pack(list(self._shared_pins.values()))}, lambda: None)
 
     def _progress(self) -> list[tuple[int, int, int | None]]:
         """(view, watermark, position) of each deferred view."""
@@ -919,6 +1013,8 @@ class Ltm(Reader):
             # From now on a store without these entries is one that was lost.
             position, catalog = pack((0, 0)), pack(catalog_to_plain(Catalog()))
             self._store.write((), (), {"position": position, "catalog": catalog}, lambda: None)
+        if unpack(self._store.meta(SHARED_PINS) or pack([])):
+            self._write_shared_pins()  # those of a process that was killed: nobody keeps what they see any more
         lsn, self.stored_ts = cast(tuple[int, int], unpack(position))
         self._stored_lsn = lsn
         if self._log.last_lsn < lsn:
@@ -933,11 +1029,13 @@ class Ltm(Reader):
             self.set_watermarks((view_id,), watermark, place)
         for cut in cast("list[tuple[int, int]]", unpack(self._store.meta("cuts") or pack([]))):
             self._keep_cut(Cut(*cut))
+        self.staging.recover(self.horizon.oldest())
         for record in self._log.read(lsn + 1):
             for item in unpack_stream(record.payload):
                 self._replay(item)
             # Flush by flush, as it was written: deferred views read below the newest versions.
             self.horizon.sealed_ts = self.horizon.durable_ts
+        self.staging.remove_unfinished()
         # Watermarks and the ends of steps are issued timestamps too: a commit must not come below them, whatever the
         # clock says.
         return max([self.horizon.durable_ts, *self.horizon.watermarks.ts, *self.horizon.pins.values()])
@@ -957,6 +1055,9 @@ class Ltm(Reader):
                 # The contents of new views and indexes are in the store only.
                 raise self._store_too_old(stored_lsn)
             self._adopt(Tables(catalog_from_plain(plain), self.horizon, self.tables))
+        elif item[0] == LOADED:
+            self._show_load(loaded_of_plain(item))
+            return
         elif item[0] != _COMMIT:
             self._replay_step(step_of_plain(item))
             return
@@ -1105,7 +1206,9 @@ class _Writing:
                 del replaced[key]
             else:
                 replaced[key] = cell.commit_ts
-        return replaced
+        # A wider range of timestamps keeps more, never less.
+        stored_as, table_id = self._ltm.staging.stored_as, versions.table_id
+        return {key: stored_as(table_id, ts) for key, ts in replaced.items()}
 
     def _older_cells(self, versions: TableVersions[T], key: bytes, above: int, version: Version[T]) -> Iterator[Cell]:
         """Versions below the newest one that a reader at work still sees."""

@@ -1,15 +1,23 @@
 """The contract between the machines' drivers and the outside: stores and commit logs.
 
-Every implementation passes the suites in `tests/contract/`. A raise of `OperationalError` means damage or a failed
-device: the node stops, because what is on disk is no longer known to be what was acknowledged.
+Every implementation passes the suites in `tests/contract/`. A raise of `OperationalError` means damage (`Damaged`) or
+a failed device: the node stops, because what is on disk is no longer known to be what was acknowledged. Of what is on
+another machine, `Unavailable` means that nobody knows: it can be asked again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from ..changetables.errors import OperationalError
 from ..changetables.types import Row
+
+
+class Damaged(OperationalError):
+    """What was stored is not what was written: reading it again does not help, and it must never become an answer."""
+
 
 #: The longest key that every store takes. LMDB allows 511 bytes, of which two timestamps take 16.
 KEY_BYTES_MAX = 495
@@ -122,6 +130,29 @@ class Store(Protocol):
         """Figures for the status: `cells`, `notes`, `used_bytes`, `file_bytes` (0 if there is no file)."""
 
     def close(self) -> None: ...
+
+
+class Staged(Protocol):
+    """A write of staged cells that is under way."""
+
+    def stage(self, items: Sequence[tuple[bytes, bytes]]) -> int:
+        """Cells as the store has them, in the order of their keys; how many of them were not there yet."""
+
+
+@runtime_checkable
+class BulkStore(Protocol):
+    """A store that takes bulk loads (`loads`): cells with a timestamp that counts as another one, or as none yet."""
+
+    def staging(self) -> AbstractContextManager[Staged]:
+        """One durable write; an exception in it leaves no trace."""
+
+    def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None:
+        """By (table id, timestamp of its cells): when they count as written. What is not named counts as it is."""
+
+    def unstage(self, table_id: int, staged_ts: int) -> None:
+        """Remove all cells of a table with this timestamp, durably, in several steps."""
+
+    def has_staged(self, key: bytes, staged_ts: int) -> bool: ...
 
 
 class LogRecord(NamedTuple):

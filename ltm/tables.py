@@ -88,6 +88,11 @@ class TableRows:
     def index_on(self, columns: tuple[int, ...]) -> IndexEntries | None:
         return next((entries for entries in self.indexes if entries.index.columns == columns), None)
 
+    def whole(self, row: Row) -> Row:
+        """A row that is older than the table's last columns, with their defaults. One that is newer stays as it is:
+        whoever has an older catalog finds all that he knows of in it."""
+        return row if len(row) >= len(self.table.columns) else self.codec.pad(row)
+
 
 class Tables:
     """Everything by name and by id."""

@@ -61,16 +61,22 @@ FRAME_COST_BYTES = 4 * 2**10
 ROUTES_MAX = 16_384
 #: Connections that wait to be accepted.
 BACKLOG = 1_024
-#: Who says nothing for so long is taken for gone; ZeroMQ itself asks and answers, also while Python is busy.
-HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 6_000
+#: A machine that says nothing is taken for gone after 8 s: TCP asks, also while this process is busy, and gives up what
+#: is not confirmed. Not ZeroMQ: where a connection breaks while its queue here is full, as when this process was
+#: paused, its next heartbeat, or one of the peer's that lies in the queue, ends the process with an assertion (libzmq
+#: 4.3.5, its issues 3937, 4364 and 4767). Whether the process behind an address still does anything is for those to ask
+#: who wait for its answer.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 2, 2, 3
+UNCONFIRMED_MS_MAX = 8_000
 #: Who has connected and not shown by then that he speaks our protocol is disconnected.
 HANDSHAKE_MS_MAX = 5_000
 CONNECT_MS_MAX = 3_000
-#: Who is refused comes back this often, too: ZeroMQ waits longer only if there is nobody to connect to.
+#: Who is refused comes back after the longer time: the key may have been allowed meanwhile. ZeroMQ gives up by itself.
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 2_000
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 #: While a batch waits for a peer with a full queue, it is tried again so often.
 STUCK_RETRY_MS = 2
+#: A connection that is cut so often in its handshake, again and again, is refused: a process that just ends cuts one.
+CUTS_MIN = 3
 #: Peers that are refused are logged at most so often; the rest is counted.
 LOG_EVERY_S = 1.0
 #: Handled in one `poll`, so that a flood of connections does not keep the loop from its peers.
@@ -79,6 +85,8 @@ HANDSHAKES_PER_POLL_MAX = 64
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _MONITOR_ADDRESS = "inproc://refused"
 _FAILED_HANDSHAKES = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+_OWN_HANDSHAKES = _FAILED_HANDSHAKES | zmq.Event.HANDSHAKE_FAILED_AUTH
+_OTHER_MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 #: Plain numbers: with the members of pyzmq's enumerations each call takes microseconds more.
 _DONTWAIT, _SNDMORE, _RCVMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE), int(zmq.RCVMORE)
@@ -92,6 +100,13 @@ class Received(NamedTuple):
     route: object
     who: Identity
     payloads: list[bytes]
+
+
+class Refusal(NamedTuple):
+    """Why a peer did not let this hub in, for people."""
+
+    message: str
+    hint: str
 
 
 @dataclass(slots=True)
@@ -143,13 +158,19 @@ class _Outlet:
 class _Peer(_Outlet):
     """Somebody whom this hub connects to."""
 
-    __slots__ = ("address", "public_key", "timeout_ms")
+    __slots__ = ("address", "cuts", "monitor", "public_key", "refusal", "timeout_ms")
 
-    def __init__(self, socket: zmq.Socket[bytes], who: Identity, address: str, public_key: str) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes], who: Identity, address: str, public_key: str
+    ) -> None:
         super().__init__(socket, who)
+        #: Tells which handshakes fail.
+        self.monitor = monitor
         self.address, self.public_key = address, public_key
         #: That of `Hub.receive`; `poll` never waits at a socket.
         self.timeout_ms = -1
+        self.refusal: Refusal | None = None
+        self.cuts = 0
 
 
 class _Route(_Outlet):
@@ -194,6 +215,9 @@ class Hub:
         self._routes: dict[bytes, _Route] = {}
         self._dirty: list[_Outlet] = []
         self._stuck = False
+        #: Peers that ZeroMQ has given up, and when to connect to them again.
+        self._given_up: dict[_Peer, float] = {}
+        self._monitors = 0
         self._room_batches = self._room_bytes = 0
         self._log_at = 0.0
         self._unlogged = 0
@@ -222,8 +246,8 @@ class Hub:
         known = self._peers.get(peer)
         if known is not None and (known.address, known.public_key) == (address, public_key):
             return
-        socket = self._connect(parse_address(address), public_key)
-        renewed = _Peer(socket, self._identity_of(peer, public_key), address, public_key)
+        socket, monitor = self._connect(parse_address(address), public_key)
+        renewed = _Peer(socket, monitor, self._identity_of(peer, public_key), address, public_key)
         if known is not None:
             self._disconnect(known)
             renewed.batch, renewed.batch_bytes = known.batch[:], known.batch_bytes
@@ -233,6 +257,7 @@ class Hub:
             self._dirty = [renewed if outlet is known else outlet for outlet in self._dirty]
         self._peers[peer] = renewed
         self._watch(socket, lambda received: self._receive_from(renewed, received))
+        self._watch(monitor, lambda received: self._watch_peer(renewed))
 
     def forget(self, peer: str) -> None:
         """Disconnect; what waits for it is dropped."""
@@ -243,8 +268,17 @@ class Hub:
 
     def _disconnect(self, peer: _Peer) -> None:
         peer.gone = True
-        self._unwatch(peer.socket)
-        peer.socket.close(0)
+        self._given_up.pop(peer, None)
+        peer.socket.disable_monitor()
+        for socket in (peer.socket, peer.monitor):
+            self._unwatch(socket)
+            socket.close(0)
+
+    def refusal(self, peer: str) -> Refusal | None:
+        """Why the last attempts to connect to this peer failed; None: they did not, or there is nobody at all."""
+        known = self._peers[peer]
+        self._watch_peer(known)
+        return known.refusal
 
     def knows(self, peer: str) -> bool:
         return peer in self._peers
@@ -265,6 +299,12 @@ class Hub:
         """To whoever a `Received` came from. Queued until `flush`. False: it has gone, or its queue is full."""
         assert isinstance(route, _Outlet)
         return self._queue(route, payload)
+
+    def connection(self, route: object) -> bytes:
+        """By which connection a `Received` came. Who connects again, which ZeroMQ does by itself, has another one: what
+        was sent by the one before may be lost, in both directions."""
+        assert isinstance(route, _Route)
+        return route.routing_id
 
     def flush(self) -> None:
         """One batch for each peer leaves. What does not fit into a full queue stays, and is tried again."""
@@ -335,6 +375,10 @@ class Hub:
             self.flush()
             if self._stuck and not 0 <= timeout_ms < STUCK_RETRY_MS:
                 timeout_ms = STUCK_RETRY_MS
+        if self._given_up:
+            self._connect_again()
+            if not 0 <= timeout_ms < RECONNECT_MS_MAX:
+                timeout_ms = RECONNECT_MS_MAX
         received: list[Received] = []
         self._room_batches, self._room_bytes = RECEIVED_BATCHES_MAX, RECEIVED_BYTES_MAX
         for source, _ in self._poller.poll(timeout_ms):
@@ -424,7 +468,7 @@ class Hub:
         if self._keys is not None:
             who = self._allowed.find(user) if self._allowed is not None else None
             if who is None:
-                self._refuse(f"the key {user} is not allowed any more")
+                self.refuse(f"the key {user} is not allowed any more")
                 return None
             if route is not None and route.user == user and route.who is who and frame.startswith(route.header):
                 return route
@@ -470,7 +514,7 @@ class Hub:
             public = credentials[0].hex() if mechanism == b"CURVE" and credentials else ""
             who = self._allowed.find(public)
             if who is None:
-                self._refuse(f"{address.decode()}: the key {public or '(none)'} is not allowed")
+                self.refuse(f"{address.decode()}: the key {public or '(none)'} is not allowed")
             status = (b"200", b"", public.encode()) if who is not None else (b"400", b"not allowed", b"")
             zap.send_multipart((version, request, *status, b""))
 
@@ -482,9 +526,36 @@ class Hub:
             except zmq.Again:
                 return
             if event["event"] & _FAILED_HANDSHAKES:
-                self._refuse("somebody connected who does not speak this protocol, or has no proper key")
+                self.refuse("somebody connected who does not speak this protocol, or has no proper key")
 
-    def _refuse(self, why: str) -> None:
+    def _watch_peer(self, peer: _Peer) -> None:
+        """Which handshakes with a peer have failed."""
+        while True:
+            try:
+                event = parse_monitor_message(peer.monitor.recv_multipart(zmq.DONTWAIT))
+            except zmq.Again:
+                return
+            kind = event["event"]
+            cut = kind == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+            peer.cuts = peer.cuts + 1 if cut else 0
+            if not cut:
+                self._given_up[peer] = time.monotonic() + RECONNECT_MS_MAX / 1000
+            if not cut or peer.cuts >= CUTS_MIN:
+                peer.refusal = _refusal(peer, kind, event["value"])
+                self._warn(peer.refusal.message)
+
+    def _connect_again(self) -> None:
+        now = time.monotonic()
+        for peer in [peer for peer, at in self._given_up.items() if at <= now]:
+            del self._given_up[peer]
+            peer.refusal = None
+            # Twice to one address is once, for ZeroMQ.
+            with contextlib.suppress(zmq.ZMQError):
+                peer.socket.disconnect(peer.address)
+            peer.socket.connect(peer.address)
+
+    def refuse(self, why: str) -> None:
+        """Count and log somebody who may not do what he wants; also for those who look at roles."""
         self.counts.refused += 1
         self._warn(f"refused: {why}")
 
@@ -537,15 +608,20 @@ class Hub:
         self._watch(router, self._receive)
 
     def _watch_handshakes(self, router: zmq.Socket[bytes]) -> None:
-        router.monitor(_MONITOR_ADDRESS, _FAILED_HANDSHAKES)
-        monitor = self._monitor = self._context.socket(zmq.PAIR)
+        monitor = self._monitor = self._monitoring(router, _MONITOR_ADDRESS, _FAILED_HANDSHAKES)
+        self._watch(monitor, self._handshake_failed)
+
+    def _monitoring(self, socket: zmq.Socket[bytes], address: str, events: int) -> zmq.Socket[bytes]:
+        socket.monitor(address, events)
+        monitor = self._context.socket(zmq.PAIR)
         monitor.linger = 0
         # With a limit, ZeroMQ's own thread would wait for this one. An event is small, and a connection makes one.
         monitor.rcvhwm = 0
-        monitor.connect(_MONITOR_ADDRESS)
-        self._watch(monitor, self._handshake_failed)
+        monitor.connect(address)
+        return monitor
 
-    def _connect(self, address: Address, public_key: str) -> zmq.Socket[bytes]:
+    def _connect(self, address: Address, public_key: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """The socket, and the one that tells which of its handshakes fail."""
         if not public_key:
             self._check_plaintext(address)
         elif self._keys is None:
@@ -557,8 +633,10 @@ class Hub:
             dealer.curve_publickey = bytes.fromhex(self._keys.public)
             dealer.curve_secretkey = bytes.fromhex(self._keys.secret)
             dealer.curve_serverkey = _public_key(public_key)
+        self._monitors += 1
+        monitor = self._monitoring(dealer, f"inproc://handshakes-{self._monitors}", _OWN_HANDSHAKES)
         dealer.connect(address.text)
-        return dealer
+        return dealer, monitor
 
     def _socket(self, kind: int, address: Address) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -566,12 +644,11 @@ class Hub:
         socket.ipv6 = address.wants_ipv6
         socket.maxmsgsize = FRAME_BYTES_MAX
         socket.sndhwm = socket.rcvhwm = QUEUE_BATCHES_MAX
-        socket.heartbeat_ivl = HEARTBEAT_MS
-        socket.heartbeat_timeout = socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
         socket.handshake_ivl = HANDSHAKE_MS_MAX
         socket.tcp_keepalive = 1
         socket.tcp_keepalive_idle, socket.tcp_keepalive_intvl = KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S
         socket.tcp_keepalive_cnt = KEEPALIVE_PROBES
+        socket.tcp_maxrt = UNCONFIRMED_MS_MAX
         return socket
 
     def _check_plaintext(self, address: Address) -> None:
@@ -600,8 +677,9 @@ class Hub:
                 return
             self._closed = True
             os.close(self._wake_fd)
-        if self._router is not None:
-            self._router.disable_monitor()
+        for monitored in (self._router, *(peer.socket for peer in self._peers.values())):
+            if monitored is not None:
+                monitored.disable_monitor()
         # By name, not by what the context knows: of a hub that is collected as garbage it knows none any more, and
         # would wait for them for ever.
         for socket in (*self._handlers, self._router, self._zap, self._monitor):
@@ -613,6 +691,24 @@ class Hub:
         # Nobody closed it. `_closed` is missing if it was never whole.
         if not getattr(self, "_closed", True):
             self.close()
+
+
+def _refusal(peer: _Peer, event: int, value: int) -> Refusal:
+    who = f"{peer.who.name} at {peer.address}"
+    if event == zmq.Event.HANDSHAKE_FAILED_AUTH:
+        return Refusal(f"{who} does not take this key", "have it put on its list: viewtide keys allow")
+    if event == zmq.Event.HANDSHAKE_FAILED_PROTOCOL and value == _OTHER_MECHANISM:
+        if peer.public_key:
+            return Refusal(f"{who} uses no keys", "leave out the keys, if it is the right address")
+        return Refusal(f"{who} takes only those who have a key", "give `keys` and `server_key`")
+    if event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+        # Each side sees that the other wants something else, and who hangs up first need not say why.
+        if peer.public_key:
+            guess = "it may have another public key than the one that was given, or it uses no keys"
+        else:
+            guess = "perhaps it takes only those who have a key (`keys`, `server_key`), or is no process of Viewtide"
+        return Refusal(f"{who} cuts every connection", guess)
+    return Refusal(f"who listens at {peer.address} is no process of Viewtide", "check the address")
 
 
 def _public_key(text: str) -> bytes:

@@ -393,6 +393,13 @@ class TableVersions(Generic[R]):
         self.young = {}
         return forgotten
 
+    def loaded(self, ts: int, max_key: bytes) -> None:
+        """Rows came into the store beside memory, at `ts`: what memory knows to be absent may be there now."""
+        self.young = {}
+        self.old = {}
+        self.stored_max = max(self.stored_max, max_key)
+        self.changed_ts = max(self.changed_ts, ts)
+
     def transform(self, change: Callable[[R], R]) -> None:
         """Rewrite every row in memory (a column was added)."""
 
@@ -573,6 +580,10 @@ class IndexVersions(TableVersions[bytes]):
         # There is no use in keeping what is in the store: see `admit`.
         forgotten, self.frozen, self.frozen_replaced = self.frozen, {}, {}
         return forgotten
+
+    def loaded(self, ts: int, max_key: bytes) -> None:
+        self._stored = {}
+        super().loaded(ts, max_key)
 
     def age(self) -> dict[bytes, Version[bytes]]:
         self._stored = {}

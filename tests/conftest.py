@@ -23,6 +23,10 @@ EXAMPLES_SOAK = 5_000
 EXAMPLES_FACTOR = {"dev": 0.25, "full": 1.0, "soak": 20.0}
 EXAMPLES_MIN = 10
 
+#: Tests that wait for servers, sessions and leases. With xdist the first process has them, and the others compute
+#: meanwhile; the longest is the first.
+WAITING = ("tests/cluster/test_failover.py", "tests/cluster/", "tests/hbase/", "tests/contract/")
+
 LTMS = (1, 3)
 #: With it, `vt.connect` in tests gives a client of a served node.
 SERVED_VARIABLE = "VIEWTIDE_TEST_SERVED"
@@ -86,8 +90,10 @@ def _on_cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("viewtide.database.open_memory", open_in_cluster)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Scale the tests that state their own `max_examples`, which a profile alone does not reach."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What waits more than it computes comes first. Scale the tests that state their own `max_examples`, which a
+    profile alone does not reach."""
+    items.sort(key=lambda item: _turn(item.path.relative_to(config.rootpath).as_posix()))
     if PROFILE == "full":
         return
     scaled: set[int] = set()
@@ -98,6 +104,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         scaled.add(id(target))
         own = getattr(target, name)
         setattr(target, name, settings(own, max_examples=_scaled(own.max_examples)))
+
+
+def _turn(path: str) -> int:
+    """Tests begin in this order; those of equal turns as they were found."""
+    return next((turn for turn, prefix in enumerate(WAITING) if path.startswith(prefix)), len(WAITING))
 
 
 def _own_settings(item: pytest.Item) -> tuple[object | None, str]:

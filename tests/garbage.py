@@ -1,6 +1,7 @@
 """Garbage for any port: what somebody sends who does not know the protocol, or knows it and means harm.
 
-`Garbage(address, seed)` is a context manager: threads of it connect and send as fast as they can until its end.
+`Garbage(address, seed)` is a context manager: threads of it connect and send as fast as they can until its end. The
+address is tcp://host:port or ipc://path of a hub, http://host:port, or unix://path of the socket of an open directory.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from collections.abc import Callable
 
 import zmq
 
+from viewtide.coordinator.cluster.addressed import Addressed
+from viewtide.coordinator.vms.cluster_messages import Hello
 from viewtide.ltm import batches, codec, wire
 from viewtide.ltm.addresses import parse_address
 from viewtide.ltm.two_phase.messages import Vote
+from viewtide.remote_protocol import VERSION
 
 #: Connections that each thread keeps open and says nothing on.
 SILENT_MAX = 20
@@ -51,14 +55,18 @@ class Attacker:
     """One thread's connections and random numbers."""
 
     def __init__(self, address: str, seed: int) -> None:
-        self.address = address
         self.random = random.Random(seed)
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self._target = (host.strip("[]"), int(port))
+        self._scheme, _, self._place = address.partition("://")
         self._silent: list[socket.socket] = []
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self._target, TIMEOUT_S)
+        if self._scheme in ("ipc", "unix"):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(self._place)
+            return connection
+        host, _, port = self._place.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S)
 
     def send(self, *parts: bytes) -> None:
         """On a connection of its own; the other side may close it at any time."""
@@ -151,6 +159,78 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
+def _an_endless_request_line(attacker: Attacker) -> None:
+    attacker.send(b"GET /" + b"a" * CHUNK_BYTES, *[b"a" * CHUNK_BYTES] * 20)
+
+
+def _endless_headers(attacker: Attacker) -> None:
+    attacker.send(b"GET /metrics HTTP/1.1\r\n", *[b"x-%d: y\r\n" % number * 100 for number in range(1_000)])
+
+
+def _half_a_request(attacker: Attacker) -> None:
+    attacker.keep(b"GET /metrics HTTP/1.1\r\nHost: x\r\nx-half"[: attacker.random.randint(0, 40)])
+
+
+def _a_body_that_never_comes(attacker: Attacker) -> None:
+    attacker.keep(b"POST /metrics HTTP/1.1\r\nContent-Length: 9999999999999\r\n\r\n", bytes(1_000))
+
+
+def _strange_requests(attacker: Attacker) -> None:
+    line = attacker.random.choice(
+        (b"GET /metrics HTTP/9.9", b"GET", b"\x00\xff\xfe", b"PUT " + b"/../" * 5_000, b"GET /metrics?" + b"[" * 5_000)
+    )
+    attacker.send(line + b"\r\n\r\n")
+
+
+HTTP_ATTACKS: dict[str, Attack] = {
+    attack.__name__.strip("_"): attack
+    for attack in (
+        _random_bytes,
+        _an_endless_request_line,
+        _endless_headers,
+        _half_a_request,
+        _a_body_that_never_comes,
+        _strange_requests,
+    )
+}
+
+
+def _knock_and_go(attacker: Attacker) -> None:
+    attacker.send()
+
+
+def _knock_and_say_something(attacker: Attacker) -> None:
+    attacker.keep(attacker.bytes(1_000))
+
+
+KNOCKS: dict[str, Attack] = {
+    attack.__name__.strip("_"): attack for attack in (_random_bytes, _knock_and_go, _knock_and_say_something)
+}
+
+
+def wrong_requests(numbers: random.Random) -> list[bytes]:
+    """Requests of a client, and messages between machines, that are read and make no sense."""
+    number, noise = numbers.randint(-(2**62), 2**62), numbers.randbytes(50)
+    operations = ("tables", "sql", "session", "commit", "view.rows", "page", "create_table", "no such thing", "schema")
+    arguments: tuple[object, ...] = (
+        *((), ((), {}), (noise,), ((1, 2), 1, None, (), "get", ()), ((1, 2), False, ((0, "t", 0, [noise], None),))),
+        *((((),),), (number, noise, None, True), ("x" * 10_000, {"a": noise})),
+    )
+    version = numbers.choice((VERSION, VERSION, VERSION, 0, 99, -1, noise))
+    operation = numbers.choice(operations)
+    return [
+        *[codec.pack((version, number, operation, each)) for each in arguments],
+        codec.pack((VERSION, noise, operation, ())),
+        codec.pack((VERSION, number)),
+        codec.pack((VERSION, number, operation, ()))[:-1] + b"\x91" * 40_000,
+        wire.encode(Addressed("ltm-1.leader", "mallory", Hello(1))),
+        wire.encode(Addressed("ltm-1", "ltm-2", Vote(((1, 2), 3), "ltm-1", 4))),
+        wire.encode(Addressed("nobody", "mallory", Vote(((1, 2), 3), "ltm-1", 4))),
+        wire.encode(Addressed("vm-1", "mallory", Vote(((1, 2), 3), "ltm-1", 4))),
+        wire.encode(Vote(((1, 2), 3), "ltm-1", 4)),
+    ]
+
+
 def wrong_batches(numbers: random.Random) -> list[list[bytes]]:
     """Messages of somebody who speaks ZeroMQ properly, as frames: none of them is a batch of good messages."""
     header = batches.header_of("mallory")
@@ -166,6 +246,7 @@ def wrong_batches(numbers: random.Random) -> list[list[bytes]]:
         b"\x01" + b"\x91" * 50_000,
         b"\x01" + b"\xdd\x00\x10\x00\x00" * 900 + bytes(2**20),
         b"\x01" + codec.pack((numbers.randint(0, 300), *[numbers.randint(0, 9)] * numbers.randint(0, 9))),
+        *wrong_requests(numbers),
     )
     return [
         *[[batches.pack_batch(header, [payload])] for payload in payloads],
@@ -185,12 +266,14 @@ def wrong_batches(numbers: random.Random) -> list[list[bytes]]:
 class Garbage:
     def __init__(self, address: str, seed: int, *, threads: int = 2, speaks_zeromq: bool = True) -> None:
         """`speaks_zeromq`: one more thread sends wrong messages in proper frames."""
-        assert parse_address(address).host
+        scheme = address.partition("://")[0]
+        self.attacks = {"http": HTTP_ATTACKS, "unix": KNOCKS}.get(scheme, ATTACKS)
         self.sent: Counter[str] = Counter()
         self._stop = threading.Event()
         self._address = address
         work = [threading.Thread(target=self._attack, args=(seed * 1_000 + number,)) for number in range(threads)]
-        if speaks_zeromq:
+        if speaks_zeromq and self.attacks is ATTACKS:
+            assert parse_address(address)
             work.append(threading.Thread(target=self._speak, args=(seed,)))
         self._threads = work
 
@@ -206,13 +289,13 @@ class Garbage:
 
     def _attack(self, seed: int) -> None:
         attacker = Attacker(self._address, seed)
-        names = list(ATTACKS)
+        names = list(self.attacks)
         with contextlib.closing(attacker):
             while not self._stop.wait(0.001):
                 name = attacker.random.choice(names)
                 # That it closes the connection, or is slow to accept one, is the other side's right.
                 with contextlib.suppress(OSError):
-                    ATTACKS[name](attacker)
+                    self.attacks[name](attacker)
                 self.sent[name] += 1
 
     def _speak(self, seed: int) -> None:

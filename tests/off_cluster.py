@@ -7,7 +7,6 @@ from __future__ import annotations
 
 _INSIDE = "looks into the node of one process: its store, its log, its pins"
 _LATE = "a transaction that has read nothing hears of a key that exists at its commit"
-_GROUPS = "views of several groups have no common watermark"
 
 #: By the name of the test.
 REASONS = {
@@ -30,7 +29,6 @@ REASONS = {
     "test_a_unique_index_of_an_empty_table_is_one_change": _INSIDE,
     "test_a_bound_that_cannot_be_met_is_a_stale_read": _INSIDE,
     "test_tables_of_a_snapshot_are_at_its_timestamp": "nobody knows whether there are newer commits elsewhere",
-    "test_a_snapshot_over_several_deferred_views_has_one_watermark": _GROUPS,
-    "test_common_watermarks_under_writers": _GROUPS,
-    "test_pins_of_snapshots_go_with_them": _GROUPS,
+    "test_common_watermarks_under_writers": "takes long; test_cluster_api has a shorter one",
+    "test_pins_of_snapshots_go_with_them": _INSIDE,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 
 CHUNK_BYTES = 1 << 16
@@ -21,8 +21,11 @@ class TcpProxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._answers_flow = threading.Event()
+        self._answers_flow, self._requests_flow = threading.Event(), threading.Event()
         self._answers_flow.set()
+        self._requests_flow.set()
+        #: Something waits to be let through.
+        self._held = threading.Event()
         #: So many answers are swallowed, with the connection cut behind each.
         self.answers_to_lose = 0
         self.connections = 0
@@ -35,6 +38,7 @@ class TcpProxy:
     def __exit__(self, _type: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
         self._closed = True
         self._answers_flow.set()
+        self._requests_flow.set()
         # A listener that another thread waits on is woken by shutdown, not by close.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -50,14 +54,25 @@ class TcpProxy:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
-    @contextmanager
-    def holding_answers(self) -> Iterator[None]:
+    def holding_answers(self) -> AbstractContextManager[None]:
         """Requests arrive, answers come when the block has ended."""
-        self._answers_flow.clear()
+        return self._holding(self._answers_flow)
+
+    def holding_requests(self) -> AbstractContextManager[None]:
+        """Requests arrive when the block has ended."""
+        return self._holding(self._requests_flow)
+
+    @contextmanager
+    def _holding(self, flow: threading.Event) -> Iterator[None]:
+        self._held.clear()
+        flow.clear()
         try:
             yield
         finally:
-            self._answers_flow.set()
+            flow.set()
+
+    def wait_for_held(self, timeout_s: float = 10.0) -> None:
+        assert self._held.wait(timeout_s), "nothing has come to be held back"
 
     def _accept(self) -> None:
         while not self._closed:
@@ -75,14 +90,18 @@ class TcpProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with suppress(OSError):
             while some := source.recv(CHUNK_BYTES):
-                if answers:
-                    self._answers_flow.wait()
-                    if self._loses_one():
-                        break
+                self._pass(self._answers_flow if answers else self._requests_flow)
+                if answers and self._loses_one():
+                    break
                 sink.sendall(some)
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def _pass(self, flow: threading.Event) -> None:
+        if not flow.is_set():
+            self._held.set()
+            flow.wait()
 
     def _loses_one(self) -> bool:
         with self._lock:

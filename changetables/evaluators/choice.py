@@ -105,12 +105,20 @@ class Evaluators:
         #: How many batches the columns evaluator gave up, and why it did so the last time.
         self.gave_up_count = 0
         self.gave_up_reason = ""
+        #: By what the view was computed as a whole the last time, and why.
+        self.whole = ""
+        #: The evaluator of the last step for which somebody asked for one.
+        self.asked_step = ""
 
     def text(self) -> str:
         """What was measured, and what is chosen by it."""
         lines = [f"{costs.text(form)}: {costs.cheaper}" for form, costs in self.costs.items()]
         if self.gave_up_count:
             lines.append(f"columns gave up {self.gave_up_count} times, last: {self.gave_up_reason}")
+        if self.whole:
+            lines.append(f"computed as a whole by {self.whole}")
+        if self.asked_step:
+            lines.append(f"the last step for which an evaluator was asked for went by {self.asked_step}")
         return "\n".join(lines)
 
     def for_step(self, rows_count: int) -> tuple[str | None, int]:
@@ -188,10 +196,10 @@ class Evaluators:
             self.gave_up_reason = str(error)
             yield from self._by_rows(place, law, batch, groups)
         else:
-            self._merge(groups, found)
+            self.merge(groups, found)
 
-    def _merge(self, groups: _Groups, found: _Groups) -> None:
-        """Add what the columns evaluator collected in one term to what others did."""
+    def merge(self, groups: _Groups, found: _Groups) -> None:
+        """Add what was collected elsewhere, by the columns evaluator or by another process."""
         for key, state in found.items():
             known = groups.setdefault(key, state)
             if known is state:

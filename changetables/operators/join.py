@@ -298,20 +298,61 @@ class JoinWriter:
         for number, stage in enumerate(term.stages):
             self._look_up(lines, number, stage, unique=found_many)
             found_many = found_many or not stage[0].by_key
-            self._open_stage(lines, term.stages, number + 1)
-            found = "".join(f", {'r' if step.by_key else 'f'}{step.source}" for step in stage)
-            rows = "".join(f"r{source}, " for source in carried[number])
-            asked = "".join(f", a{step.source}" for step in stage)
-            with lines.block(f"for ({rows}m){found} in zip(p{number}{asked}):"), ExitStack() as loops:
-                for step in stage:
-                    if step.anti:
-                        lines.add(f"if r{step.source} is not None: continue")
-                    elif step.by_key:
-                        lines.add(f"if r{step.source} is None: continue")
+            self._bind(lines, term, number, conditions, carried)
+
+    def _bind(
+        self,
+        lines: Lines,
+        term: Term,
+        number: int,
+        conditions: Mapping[int, list[Expression]],
+        carried: Sequence[Sequence[int]],
+    ) -> None:
+        """The loop that joins what a stage has found to the rows that asked for it."""
+        stage = term.stages[number]
+        self._open_stage(lines, term.stages, number + 1)
+        found = "".join(f", {'r' if step.by_key else 'f'}{step.source}" for step in stage)
+        rows = "".join(f"r{source}, " for source in carried[number])
+        asked = "".join(f", a{step.source}" for step in stage)
+        with lines.block(f"for ({rows}m){found} in zip(p{number}{asked}):"), ExitStack() as loops:
+            for step in stage:
+                if step.anti:
+                    lines.add(f"if r{step.source} is not None: continue")
+                elif step.by_key:
+                    lines.add(f"if r{step.source} is None: continue")
+                else:
+                    loops.enter_context(lines.block(f"for r{step.source} in f{step.source}:"))
+                emit_select(lines, self.compiler, conditions[step.source])
+            self._close_row(lines, term.stages, number + 1, carried[number + 1])
+
+    def write_staged(self, names: Sequence[str], term: Term, blame: str) -> str:
+        """The same term cut where it looks rows up, for whoever answers look-ups somewhere else: a plain function per
+        stage and one more. The first is called with (changes, groups), the others with (rows, answers, groups), one
+        list of answers per step. Each returns the partly joined rows that go on, and their keys for each step of the
+        next stage; the last one emits and returns None."""
+        conditions, start = conditions_of(self.graph, term), f"r{term.source}"
+        carried = self._carried(term, conditions)
+        lines = Lines()
+        for number, name in enumerate(names):
+            taken = "changes, groups" if not number else f"p{number - 1}, answers, groups"
+            with lines.block(f"def {name}({taken}):"):
+                lines.add(f"{start} = None")
+                with lines.block("try:"):
+                    if number:
+                        stage = term.stages[number - 1]
+                        lines.add(f"({''.join(f'a{step.source}, ' for step in stage)}) = answers")
+                        self._bind(lines, term, number - 1, conditions, carried)
                     else:
-                        loops.enter_context(lines.block(f"for r{step.source} in f{step.source}:"))
-                    emit_select(lines, self.compiler, conditions[step.source])
-                self._close_row(lines, term.stages, number + 1, carried[number + 1])
+                        self._open_stage(lines, term.stages, 0)
+                        with lines.block(f"for {start}, m in changes:"):
+                            emit_select(lines, self.compiler, conditions[term.source])
+                            self._close_row(lines, term.stages, 0, carried[0])
+                    if number < len(term.stages):
+                        keys = "".join(f"k{step.source}, " for step in term.stages[number])
+                        lines.add(f"return p{number}, ({keys})")
+                with lines.block("except DataError as error:"):
+                    lines.add(f"raise {blame}(error, {start}) from error")
+        return str(lines)
 
     def _ask_without_filter(self, lines: Lines, start: str, stage: Sequence[Step]) -> None:
         """The common case, where comprehensions are twice as fast as a loop: only NULL keeps a change from being looked

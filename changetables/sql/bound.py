@@ -29,10 +29,12 @@ class Cte:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a query sees of the text around it: CTEs, and the scope of the query that it is a subquery of."""
+    """What a query sees of the text around it: CTEs, and the scope of the query that it is a subquery of, whose columns
+    it may name anywhere if it is `free`."""
 
     ctes: Mapping[str, Cte] = field(default_factory=dict)
     scope: Scope | None = None
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import NoReturn
 from sqlglot import exp
 
 from .. import coercion
-from ..binding import Groups, Place, Scope, aggregate, find_source, fold, mapped, nearest
+from ..binding import Groups, Place, Scope, aggregate, find_source, fold, mapped, nearest, references
 from ..errors import ProgrammingError
 from ..expressions import Aggregate, Call, Expression, Literal
 from ..types import BOOL, BYTES, DATE, DECIMAL, FLOAT, INT, JSON, STR, TIMESTAMP, TIMESTAMPTZ, Type
@@ -129,7 +129,7 @@ _TYPES: dict[exp.DType, tuple[Type, str]] = {
     exp.DType.JSON: (JSON, "json"),
     exp.DType.JSONB: (JSON, "jsonb"),
 }
-#: numeric(p, s) in PostgreSQL: 1 to 1000 digits.
+#: numeric(p, s) in PostgreSQL: 1 to 1000 digits, with a scale of -1000 to 1000.
 _PRECISION_DIGITS_MAX = 1_000
 _VARCHAR_CHARACTERS_MAX = 10_485_760
 
@@ -151,6 +151,10 @@ _SEMI_HINT = (
 )
 _SCALAR_HINT = "join it: LEFT JOIN (SELECT key, value FROM ...) q ON q.key = t.key, with GROUP BY for an aggregate"
 OUTER_HINT = "write it as a join"
+OUTER_REASON = "a column of the query around a subquery, named elsewhere than in WHERE of a plain SELECT"
+FURTHER_OUT_REASON = "a subquery that names a column of a query further out than the one around it"
+#: What to do instead of a volatile function, by clause. Elsewhere a view stores the value, and a statement is given it.
+_VOLATILE_HINTS = {"DEFAULT": "give the value when the row is written", "CHECK": "compare with a column or a constant"}
 
 
 def binding_of(node: exp.Expr) -> int:
@@ -203,12 +207,39 @@ def subquery_of(node: exp.Expr) -> exp.Expr | None:
     return inner if isinstance(inner, exp.Query | exp.Values) else None
 
 
+def quantified(node: exp.Expr) -> tuple[str, exp.Expr, bool] | None:
+    """The operator, the query and whether it is ALL, of x IN (query) and x op ANY / SOME / ALL (query)."""
+    if type(node) is exp.In:
+        query = subquery_of(node)
+        return None if query is None else ("=", query, False)
+    op = _COMPARISONS.get(type(node))
+    if op is None:
+        return None
+    right = node.expression
+    word, inner = right.key.upper(), right.this
+    if type(right) is exp.Anonymous:  # How sqlglot reads SOME, and ANY and ALL before VALUES.
+        word, inner = str(right.this).upper(), right.expressions[0] if len(right.expressions) == 1 else None
+    if word not in ("ANY", "SOME", "ALL") or not isinstance(inner, exp.Query | exp.Values):
+        return None
+    return op, inner, word == "ALL"
+
+
+def compares_row(node: exp.Expr) -> bool:
+    """(a, b) = (query) and the like."""
+    return type(node) in _COMPARISONS and is_row(node.this) and isinstance(bare(node.expression), exp.Query)
+
+
+def operator_of(node: exp.Expr) -> str:
+    return _COMPARISONS[type(node)]
+
+
 @dataclass(slots=True)
 class Binder:
     """Binds expressions of one text over the columns of one scope.
 
     `groups` collects aggregates; where they may not stand, it is None and `clause` says what forbids them. `outer`:
-    columns of the query around this one may be named; they become references with source 1.
+    columns of the query around this one may be named; they become references with source 1. `subqueries` gives the
+    column that stands for a subquery; where they may not stand, it is None.
     """
 
     source: SqlText
@@ -217,6 +248,7 @@ class Binder:
     groups: Groups | None = None
     parameters: Parameters | None = None
     outer: bool = False
+    subqueries: Callable[[Binder, exp.Expr], Expression] | None = None
     within_aggregate: bool = False
     level: int = 0
     _methods: dict[type[exp.Expr], Callable[[exp.Expr], Expression]] = field(init=False)
@@ -288,6 +320,8 @@ class Binder:
 
     def _other(self, node: exp.Expr) -> Expression:
         """A node that only `scalars` may know."""
+        if self.subqueries is not None and isinstance(node, exp.Exists | exp.Query):
+            return self._subquery(node)
         operator = node.this if type(node) is exp.Escape else node  # The operands are those of its LIKE.
         if type(operator) is exp.AtTimeZone:
             self._check_binding(operator.this, _BINDS[exp.AtTimeZone] - 1)
@@ -325,12 +359,12 @@ class Binder:
         if level == 0:
             return expression
         place = self.source.place(node)
+        if _is_free(self.scope, level):
+            return expression
         if level > 1:
-            reason = "a subquery that names a column of a query further out than the one around it"
-            raise self.source.unsupported(reason, place, OUTER_HINT)
+            raise self.source.unsupported(FURTHER_OUT_REASON, place, OUTER_HINT)
         if not self.outer or self.within_aggregate:
-            reason = "a column of the query around a subquery, named elsewhere than in WHERE of a plain SELECT"
-            raise self.source.unsupported(reason, place, OUTER_HINT)
+            raise self.source.unsupported(OUTER_REASON, place, OUTER_HINT)
         return expression
 
     def _literal(self, node: exp.Expr) -> Expression:
@@ -364,7 +398,9 @@ class Binder:
 
     def _comparison(self, node: exp.Expr) -> Expression:
         if subquery_of(node) is not None:
-            self._refuse_subquery(node)
+            return self._subquery(node)
+        if self.subqueries is not None and (quantified(node) is not None or compares_row(node)):
+            return self._subquery(node)
         op = _COMPARISONS[type(node)]
         if is_row(node.this) and is_row(node.expression):
             return self._row_comparison(node, op)
@@ -423,7 +459,7 @@ class Binder:
 
     def _in(self, node: exp.Expr) -> Expression:
         if subquery_of(node) is not None:
-            self._refuse_subquery(node)
+            return self._subquery(node)
         self.source.only(node, "this", "expressions")
         if is_row(node.this):
             return self._row_in(node)
@@ -485,6 +521,7 @@ class Binder:
         if only_where is not None:
             condition = replace(self, clause="FILTER", groups=None).condition(only_where, "FILTER")
         self.within_aggregate = False
+        self._check_level(node, [part for part in (bound, condition) if part is not None])
         if bound is None and condition is None:
             return groups.add(Aggregate("count_star", None, INT))
         value: Expression = Literal(1, INT) if bound is None else bound
@@ -493,6 +530,13 @@ class Binder:
             case = self.source.typed(node, coercion.case, [(condition, made.argument)], coercion.unknown(None))
             made = replace(made, argument=case)
         return groups.add(made)
+
+    def _check_level(self, node: exp.Expr, parts: Sequence[Expression]) -> None:
+        """An aggregate of nothing but columns of the query around a subquery is one of that query, for PostgreSQL."""
+        read = {reference.source for part in parts for reference in references(part)}
+        if read and 0 not in read:
+            reason = "an aggregate of columns of the query around a subquery"
+            raise self.source.unsupported(reason, self.source.place(node), OUTER_HINT)
 
     def _filter(self, node: exp.Expr) -> Expression:
         """aggregate FILTER (WHERE condition)."""
@@ -537,6 +581,11 @@ class Binder:
 
     # --- what is refused ---
 
+    def _subquery(self, node: exp.Expr) -> Expression:
+        if self.subqueries is None or self.within_aggregate:
+            self._refuse_subquery(node)
+        return self.subqueries(self, node)
+
     def _refuse_subquery(self, node: exp.Expr) -> NoReturn:
         query = node.this if isinstance(node, exp.Exists) else subquery_of(node)
         place = self.source.opening(query or node, QUERY_WORDS)
@@ -574,7 +623,9 @@ class Binder:
     def _refuse_function(self, node: exp.Expr) -> NoReturn:
         name, place = self.source.function_name(node)
         if name in _VOLATILE or type(node) is exp.CurrentTimestamp:
-            hint = "store the value in a column when the row is written"
+            hint = _VOLATILE_HINTS.get(self.clause, "give the value as a parameter")
+            if self.parameters is None and self.clause not in _VOLATILE_HINTS:
+                hint = "store the value in a column when the row is written"
             raise self.source.unsupported(f"volatile function {name}", place, hint)
         kind = "aggregate function" if isinstance(node, exp.AggFunc) else "function"
         raise self.source.unsupported(f"{kind} {name}", place)
@@ -601,7 +652,7 @@ def bind_type(node: exp.Expr) -> Type | None:
     known = _TYPES.get(node.this) if type(node) is exp.DataType else None
     if known is None or node.args.get("nested") or node.args.get("values"):
         return None
-    if not all(parameter.name.isdecimal() for parameter in node.expressions):
+    if not all(parameter.name.removeprefix("-").isdecimal() for parameter in node.expressions):
         return None
     limits = [int(parameter.name) for parameter in node.expressions]
     type_ = known[0]
@@ -609,7 +660,7 @@ def bind_type(node: exp.Expr) -> Type | None:
         return type_
     if type_ == DECIMAL and len(limits) <= 2:
         scale = limits[1] if len(limits) == 2 else 0
-        if 1 <= limits[0] <= _PRECISION_DIGITS_MAX and 0 <= scale <= limits[0]:
+        if 1 <= limits[0] <= _PRECISION_DIGITS_MAX and abs(scale) <= _PRECISION_DIGITS_MAX:
             return Type("decimal", precision=limits[0], scale=scale)
     if known[1] == "varchar" and len(limits) == 1 and 1 <= limits[0] <= _VARCHAR_CHARACTERS_MAX:
         return Type("str", length=limits[0])
@@ -635,6 +686,15 @@ def resolve_column(source: SqlText, scope: Scope, node: exp.Expr) -> tuple[Expre
         level, around = 0, scope  # The message is about the query itself.
     found = _found(source, around, node, alias, name, place)
     return mapped(found, lambda reference: replace(reference, source=level)), level
+
+
+def _is_free(scope: Scope, level: int) -> bool:
+    """Whether columns that stand so many queries further out may be named anywhere."""
+    for _ in range(level):
+        if not scope.free or scope.outer is None:
+            return False
+        scope = scope.outer
+    return True
 
 
 def _knows(scope: Scope, alias: str | None, name: str) -> bool:
@@ -684,11 +744,25 @@ def _figure_name(source: SqlText, node: exp.Expr) -> tuple[str, bool]:
         return (name, True) if strong else (known[1] if known else "", False)
     if type(inner) is exp.Filter:
         return _figure_name(source, inner.this)
+    if type(inner) is exp.Exists:
+        return "exists", True
+    if isinstance(inner, exp.Query):
+        return _query_name(source, inner), True
     written = source.word(inner) if isinstance(inner, exp.Func) else ""
     named = _SPECIAL_NAMES.get(type(inner), written)
     if type(inner) is exp.Trim:
         named = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(inner.args.get("position") or "").upper(), named)
     return named, bool(named)
+
+
+def _query_name(source: SqlText, query: exp.Expr) -> str:
+    """A subquery is called by its first column."""
+    while not isinstance(query, exp.Select) and isinstance(query.this, exp.Expr):
+        query = query.this  # parentheses, or the left side of a set operation
+    first = query.expressions[0] if query.expressions else None
+    if isinstance(first, exp.Alias):
+        return identifier_name(first.args["alias"])
+    return "column1" if first is None or not isinstance(query, exp.Select) else output_name(source, first)
 
 
 #: Functions with a syntax of their own, under the names that PostgreSQL runs them by.

@@ -52,7 +52,7 @@ class FromClause:
             for join in select.args.get("joins") or ():
                 raise self.source.wrong("syntax error: a join without FROM", self.source.place(join))
             self.queries.count(1, self.source.place(select))
-            return FromItem(ONE_ROW, Scope(outer=self.around.scope), ())
+            return FromItem(ONE_ROW, Scope(outer=self.around.scope, free=self.around.free), ())
         self.source.only(first, "this")
         item = self._item(first.this)
         whole: FromItem | None = None
@@ -63,7 +63,7 @@ class FromClause:
             else:
                 item = self._join(item, join)
         whole = self._crossed(whole, item)
-        return replace(whole, scope=replace(whole.scope, outer=self.around.scope))
+        return replace(whole, scope=replace(whole.scope, outer=self.around.scope, free=self.around.free))
 
     def _crossed(self, left: FromItem | None, right: FromItem) -> FromItem:
         if left is None:
@@ -168,7 +168,7 @@ class FromClause:
                 hint = "add ON or USING"
                 raise self.source.wrong("syntax error: JOIN without ON", self.source.place(join), hint)
             return joined(kind, left, right, None)
-        scope = replace(side_by_side(left, right), outer=self.around.scope)
+        scope = replace(side_by_side(left, right), outer=self.around.scope, free=self.around.free)
         binder = self.queries.binder(scope, "JOIN conditions")
         return joined(kind, left, right, all_of(binder.conditions(condition, "JOIN/ON")))
 

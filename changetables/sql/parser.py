@@ -43,6 +43,14 @@ class Parser(PostgresParser):
             self._retreat(index)
         return super()._parse_type(parse_interval, fallback_to_identifier)
 
+    def _parse_type_size(self) -> exp.DataTypeParam | None:
+        """numeric(5, -2) rounds to hundreds; sqlglot knows no scale below zero."""
+        negative = self._match(TokenType.DASH) and self._match(TokenType.NUMBER, advance=False)
+        size = super()._parse_type_size()
+        if negative and size is not None:
+            size.set("this", exp.Literal(this=f"-{size.name}", is_string=False))
+        return size
+
     def _parse_interval(
         self, require_interval: bool = True, parse_function_unit: bool = True
     ) -> exp.Add | exp.Interval | None:

@@ -30,6 +30,7 @@ from ..binding import (
     matched,
     named_item,
     nullable,
+    project,
     references,
     require_unique_names,
 )
@@ -39,6 +40,9 @@ from ..schema import Table
 from ..types import BOOL, INT, Type
 from .bound import Around, Bound, Cte, Sorting
 from .expressions import (
+    FURTHER_OUT_REASON,
+    OUTER_HINT,
+    OUTER_REASON,
     QUERY_WORDS,
     Binder,
     compared_rows,
@@ -47,6 +51,7 @@ from .expressions import (
 )
 from .parameters import Parameters, ParameterValues
 from .select import SelectQuery
+from .subqueries import Subqueries, reads_columns_from
 from .text import SqlText, bare, identifier_name, ordinal_of, parse_statement
 from .values import constant, constant_rows, in_types, union_of
 
@@ -98,10 +103,11 @@ def bind_select(
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of one table for UPDATE and DELETE: those that WHERE takes, with all columns that are not dropped, hidden
-    ones too. `binder` binds expressions over them."""
+    ones too. `binder` binds expressions over them, with `subqueries`."""
 
     relation: Relation
     binder: Binder
+    subqueries: Subqueries
 
 
 def bind_rows(
@@ -131,7 +137,9 @@ def bind_rows(
         relation, _ = queries.where(replace(item, scope=scope), where, NO_CTES, outer=False)
     except RecursionError:
         raise _too_deep(source) from None
-    return Rows(relation, Binder(source, scope, "this clause", parameters=parameters))
+    subqueries = Subqueries(queries, scope, NO_CTES, len(fields))
+    binder = Binder(source, scope, "this clause", parameters=parameters, subqueries=subqueries.column)
+    return Rows(relation, binder, subqueries)
 
 
 def bind_scalar(
@@ -267,11 +275,11 @@ class Queries:
             if not isinstance(cte.this, exp.Query | exp.Values):
                 raise self.source.unsupported("statements that change rows in WITH", self.source.place(cte.this))
             before = self.relations
-            relation = self.query(cte.this, Around(ctes, around.scope)).relation
+            relation = self.query(cte.this, replace(around, ctes=ctes)).relation
             names = self.column_names(alias, len(relation.fields), name)
             ctes[name] = Cte(relation, names, max(1, self.relations - before))
             self.relations = before  # Each use counts, and one that is not used is not part of the relation.
-        return Around(ctes, around.scope)
+        return replace(around, ctes=ctes)
 
     def _check_as(self, alias: exp.Expr) -> None:
         """sqlglot takes WITH q (SELECT ...) without AS."""
@@ -301,12 +309,12 @@ class Queries:
 
     def _values(self, node: exp.Expr, around: Around) -> Bound:
         place = self.source.opening(node, ("VALUES",))
-        binder = self.binder(Scope(outer=around.scope), "VALUES")
+        binder = self.binder(Scope(outer=around.scope, free=around.free), "VALUES")
         rows = [[binder.bind(item) for item in row_items(row)] for row in node.expressions]
         if len({len(row) for row in rows}) != 1:
             raise self.source.wrong("VALUES lists must all be the same length", place)
         columns = [self._values_column(node, [row[index] for row in rows]) for index in range(len(rows[0]))]
-        parts = constant_rows(columns)
+        parts = constant_rows(columns, place)
         self.count(len(parts), place)
         return Bound(union_of(parts), (place,) * len(columns))
 
@@ -359,7 +367,8 @@ class Queries:
                 sides.append(in_types(bound.relation, types))
             except DataError as error:
                 raise self.source.placed(error, self._literal_place(node, error)) from None
-        return Bound(SetOp(kind, everything, sides[0], sides[1]), left.places)
+        place = self.query_place(node.expression)
+        return Bound(SetOp(kind, everything, sides[0], sides[1], place), left.places)
 
     def _literal_place(self, node: exp.Expr, error: Error) -> Place | None:
         literals = (part for part in node.find_all(exp.Literal) if f'"{part.this}"' in error.message)
@@ -475,21 +484,35 @@ class Queries:
         """The rows that the condition takes, and those of its parts that name columns of the query around."""
         if node is None:
             return item.relation, []
+        subqueries = Subqueries(self, item.scope, around, len(item.fields))
         binder = self.binder(item.scope, "WHERE", outer=outer)
+        if not self.is_view:
+            binder.subqueries = subqueries.column
         plain: list[Expression] = []
         correlated: list[Expression] = []
-        semis: list[tuple[exp.Expr, bool]] = []
+        semis: list[tuple[exp.Expr, exp.Expr, bool]] = []
         for part in binder.conjuncts(node):
             inner, negated = _without_not(part)
             if isinstance(inner, exp.Exists) or subquery_of(inner) is not None:
-                semis.append((inner, negated))
+                semis.append((part, inner, negated))
                 continue
             condition = binder.condition(part, "WHERE")
-            is_outer = any(reference.source for reference in references(condition))
+            is_outer = outer and any(reference.source for reference in references(condition))
             (correlated if is_outer else plain).append(condition)
-        relation = filtered(item.relation, plain)
-        for inner, negated in semis:
-            relation = self._semi(replace(item, relation=relation), inner, around, negated=negated)
+        late = [condition for condition in plain if reads_columns_from([condition], subqueries.width)]
+        relation = filtered(item.relation, [condition for condition in plain if condition not in late])
+        for part, inner, negated in semis:
+            try:
+                relation = self._semi(replace(item, relation=relation), inner, around, negated=negated)
+            except UnsupportedView as error:
+                if self.is_view or error.reason not in (OUTER_REASON, FURTHER_OUT_REASON):
+                    raise
+                late.append(binder.condition(part, "WHERE"))
+        if reads_columns_from(correlated, subqueries.width):
+            raise self.source.unsupported(OUTER_REASON, self.source.place(node), OUTER_HINT)
+        if late:
+            above = filtered(subqueries.applied(relation), late)
+            relation = project(above, [(field.name, column(above, place)) for place, field in enumerate(item.fields)])
         return relation, correlated
 
     def _semi(self, item: FromItem, node: exp.Expr, around: Around, *, negated: bool) -> Relation:
@@ -504,6 +527,8 @@ class Queries:
             negated = negated != (type(node) is exp.NEQ)
             binder = self.binder(item.scope, "WHERE")
             values = [binder.bind(part) for part in row_items(node.this)]
+            if any(reference.source for value in values for reference in references(value)):
+                raise self.source.unsupported(OUTER_REASON, self.source.place(node), OUTER_HINT)
             right, conditions, items = self._subquery(query, below, columns=len(values))
             if len(items) != len(values):
                 few = "few" if len(items) < len(values) else "many"

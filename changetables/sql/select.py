@@ -15,6 +15,7 @@ from ..expressions import Expression
 from .bound import Around, Bound, Sorting
 from .expressions import Binder, output_name
 from .from_clause import FromClause
+from .subqueries import Subqueries
 from .text import SqlText, bare, identifier_name, ordinal_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _REFUSED_PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
 _PARTS = frozenset(
     {"expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit", "offset", "with_"}
 )
-_SEVERAL_GROUPINGS = (exp.Tuple, exp.Rollup, exp.Cube, exp.GroupingSets)
+_SEVERAL_GROUPINGS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 @dataclass(slots=True)
@@ -50,7 +51,9 @@ class SelectQuery:
         item = FromClause(self.queries, self.around).item(self.node)
         relation, _ = self.queries.where(item, self._where(), self.around, outer=False)
         groups = Groups(self.source, item.scope)
-        items = list(self.items(item.scope, groups, settle=settle))
+        subqueries = Subqueries(self.queries, item.scope, self.around, len(item.fields))
+        items = list(self.items(item.scope, groups, settle=settle, subqueries=subqueries))
+        relation = subqueries.applied(relation)
         if not items:
             place = self.source.clause(self.node, "SELECT")
             raise self.source.wrong("the select list is empty", place, hint="name a column")
@@ -63,6 +66,8 @@ class SelectQuery:
             for_order = replace(groups, keys=keys, aggregates=list(groups.aggregates))
         sorting = self._sorting(item.scope, for_order, items)
         if groups.keys is not None or for_order.aggregates:
+            if subqueries.found:
+                raise subqueries.refused_with_groups()
             sorting = [self._sorted_groups(for_order, item) for item in sorting]
             relation, items, sorting = self._grouped(relation, groups, items, having, sorting)
         sorting = self._sorted_outputs(items, sorting)
@@ -107,7 +112,15 @@ class SelectQuery:
 
     # --- the select list ---
 
-    def items(self, scope: Scope, groups: Groups, *, settle: bool, outer: bool = False) -> Iterator[Item]:
+    def items(
+        self,
+        scope: Scope,
+        groups: Groups,
+        *,
+        settle: bool,
+        outer: bool = False,
+        subqueries: Subqueries | None = None,
+    ) -> Iterator[Item]:
         for node in self.node.expressions:
             if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
                 yield from self._star(scope, node)
@@ -116,6 +129,8 @@ class SelectQuery:
             named = isinstance(node, exp.Alias)
             name = identifier_name(node.args["alias"]) if named else output_name(self.source, written)
             binder = self.queries.binder(scope, "", groups, outer=outer)
+            if subqueries is not None and not self.queries.is_view:
+                binder.subqueries = subqueries.column
             expression = binder.settled(written) if settle else binder.bind(written)
             yield Item(name, expression, self.source.place(written))
 
@@ -140,10 +155,11 @@ class SelectQuery:
             return
         nodes = list(_flattened(group.expressions))
         simple = not any(value for name, value in group.args.items() if name != "expressions")
-        if not nodes or not simple or any(isinstance(node, _SEVERAL_GROUPINGS) for node in nodes):
+        if not group.expressions or not simple or any(isinstance(node, _SEVERAL_GROUPINGS) for node in nodes):
             place = self.source.clause(self.node, "GROUP BY")
             hint = "make one query for each grouping and combine them with UNION ALL"
             raise self.source.unsupported("grouping sets, ROLLUP, CUBE and GROUP BY ALL", place, hint)
+        groups.keys = []  # GROUP BY (): one group of all rows, also of none.
         for node in nodes:
             binder = self.queries.binder(scope, "GROUP BY")
             groups.add_key(group_key(binder, node, items), self.source.place(node))
@@ -228,9 +244,9 @@ class SelectQuery:
 
 
 def _flattened(nodes: Iterable[exp.Expr]) -> Iterator[exp.Expr]:
-    """GROUP BY (a, b) is GROUP BY a, b."""
+    """GROUP BY (a, b) is GROUP BY a, b, and () adds nothing."""
     for node in nodes:
-        if isinstance(node, exp.Tuple) and node.expressions:
+        if isinstance(node, exp.Tuple):
             yield from _flattened(node.expressions)
         else:
             yield node

@@ -6,10 +6,10 @@ Viewtide does not is a NotSupportedError with its place, anything else a syntax 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from ..statements import (
     AddColumn,
@@ -66,7 +66,7 @@ _AFTER_DEFAULT = (
 )  # fmt: skip
 #: Statements of PostgreSQL that Viewtide does not have, with what to do instead.
 _OTHER_STATEMENTS = {
-    "ABORT": "", "ANALYZE": "", "CALL": "", "CHECKPOINT": "", "CLOSE": "", "CLUSTER": "", "COMMENT": "",
+    "ANALYZE": "", "CALL": "", "CHECKPOINT": "", "CLOSE": "", "CLUSTER": "", "COMMENT": "",
     "COPY": "use INSERT, or the Python API", "DEALLOCATE": "", "DECLARE": "", "DISCARD": "", "DO": "", "EXECUTE": "",
     "FETCH": "", "GRANT": "there are no roles: whoever opens the database may do everything", "IMPORT": "",
     "LISTEN": "", "LOAD": "", "LOCK": "transactions are serializable without locks",
@@ -560,11 +560,31 @@ def _rows_of_values(query: Fragment) -> tuple[tuple[Item, ...], ...] | None:
     if type(node) is not exp.Values or any(value for name, value in node.args.items() if name != "expressions"):
         return None
     source = cast(StatementText, query.source)
-    return tuple(tuple(_item(source, item, query.place) for item in row.expressions) for row in node.expressions)
+    offsets = _offsets_of_values(source)
+    return tuple(
+        tuple(_item(source, item, query.place, next(offsets, None)) for item in row.expressions)
+        for row in node.expressions
+    )
 
 
-def _item(source: StatementText, node: exp.Expr, nearest: Place) -> Item:
-    place = source.place(node) or nearest
+def _offsets_of_values(source: StatementText) -> Iterator[int]:
+    """Where the values of VALUES begin, one after the other: NULL, DEFAULT and the like have no place in the tree."""
+    depth, begins = 0, False
+    first = next(index for index, token in enumerate(source.tokens) if token.token_type == TokenType.VALUES)
+    for token in source.tokens[first + 1 :]:
+        if depth == 1 and begins and token.token_type != TokenType.R_PAREN:
+            yield token.start
+        opens, closes = token.token_type == TokenType.L_PAREN, token.token_type == TokenType.R_PAREN
+        begins = (opens and depth == 0) or (token.token_type == TokenType.COMMA and depth == 1)
+        depth += opens - closes
+        if depth == 0 and not closes and token.token_type != TokenType.COMMA:
+            return
+
+
+def _item(source: StatementText, node: exp.Expr, nearest: Place, offset: int | None = None) -> Item:
+    place = source.place(node)
+    if place is None:
+        place = nearest if offset is None else source.place_of_offset(offset)
     if _is_default(node):
         return Default(place)
     return Fragment(source, node, place, "")
@@ -776,6 +796,9 @@ def _commit(words: Words) -> Commit:
 
 def _rollback(words: Words) -> Statement:
     place = words.place
+    if words.accept("ABORT"):
+        _work(words)
+        return Rollback(place)
     words.expect("ROLLBACK")
     _work(words)
     if words.accept("TO"):
@@ -814,6 +837,7 @@ _HEADS: dict[str, Callable[[Words], Statement]] = {
     "START": _begin,
     "COMMIT": _commit,
     "END": _commit,
+    "ABORT": _rollback,
     "ROLLBACK": _rollback,
     "SAVEPOINT": _savepoint,
     "RELEASE": _savepoint,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from ..algebra import Field, Project, Relation, SetOp, Values, column
-from ..binding import converted, output, project
+from ..binding import Place, converted, output, project
 from ..expressions import Call, Expression, Literal
 from ..literals import float_in_range
 from ..types import Type
@@ -35,7 +36,7 @@ def constant(expression: Expression) -> Expression:
     return Literal(value, target) if expression.args[0].type.kind == target.kind else expression
 
 
-def constant_rows(columns: Sequence[Sequence[Expression]]) -> list[Relation]:
+def constant_rows(columns: Sequence[Sequence[Expression]], place: Place | None) -> list[Relation]:
     """The rows of VALUES: as they are where they are literals; a row with an expression is a SELECT without FROM."""
     names = [f"column{index + 1}" for index in range(len(columns))]
     rows = list(zip(*columns, strict=True))
@@ -47,10 +48,10 @@ def constant_rows(columns: Sequence[Sequence[Expression]]) -> list[Relation]:
             Field(name, items[0].type, any(row[index] is None for row in constant))
             for index, (name, items) in enumerate(zip(names, columns, strict=True))
         )
-        parts.append(Values(tuple(constant), fields))
+        parts.append(Values(tuple(constant), fields, place))
     for row, values in zip(rows, literal_rows, strict=True):
         if len(values) != len(columns):
-            parts.append(project(ONE_ROW, zip(names, row, strict=True)))
+            parts.append(project(replace(ONE_ROW, place=place), zip(names, row, strict=True)))
     return parts
 
 

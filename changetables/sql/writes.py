@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from .. import coercion
 from ..algebra import Field, Output, Project, Relation, column
-from ..binding import Scope, Text, Visible, mapped, nearest, nullable, references
+from ..binding import Scope, Text, Visible, mapped, nearest, nullable, project, references
 from ..errors import Error, ProgrammingError, UnsupportedView
 from ..expressions import ColumnRef, Expression, Literal
 from ..literals import sql_name
@@ -41,8 +41,10 @@ from ..statements import (
 from ..types import Type
 from .expressions import Binder
 from .parameters import Parameters, ParameterValues
-from .query import Rows, bind_rows, bind_scalar, bind_select, bind_view
+from .query import NO_CTES, Queries, Rows, bind_rows, bind_scalar, bind_select, bind_view
+from .subqueries import Subqueries
 from .text import SqlText
+from .values import ONE_ROW, union_of
 
 #: For errors about names, whose places are known already.
 _TEXT = Text("")
@@ -207,15 +209,11 @@ def _default(target: Column) -> Expression:
     return Literal(target.default, target.type)
 
 
-def _value(item: Item, binder: Binder | None, target: Column, parameters: Parameters) -> Expression:
-    """`binder` None: a constant."""
+def _value(item: Item, binder: Binder, target: Column) -> Expression:
     if isinstance(item, Default):
         return _default(target)
     source, node = _source(item), _node(item)
-    if binder is None:
-        bound = Binder(source, Scope(), "VALUES", parameters=parameters).bind(node)
-    else:
-        bound = replace(binder, source=source).bind(node)
+    bound = replace(binder, source=source).bind(node)
     return _assigned_at(source, node, item.place, bound, target)
 
 
@@ -234,7 +232,11 @@ def bound_insert(statement: Insert, tables: Mapping[str, Table], parameters: Par
     relation: Relation | None = None
     if statement.rows is not None:
         positions = _fitting(positions, len(statement.rows[0]), named, statement.place)
-        rows = tuple(_row(row, positions, table, parameters, statement) for row in statement.rows)
+        made = [_row(row, positions, table, tables, parameters, statement) for row in statement.rows]
+        if any(subqueries.found for _, subqueries in made):
+            relation = union_of([_with_subqueries(row, positions, table, subqueries) for row, subqueries in made])
+        else:
+            rows = tuple(row for row, _ in made)
     elif statement.query is not None:
         relation = bind_select(_source(statement.query), _node(statement.query), tables, parameters)
         positions = _fitting(positions, len(relation.fields), named, statement.query.place)
@@ -256,14 +258,29 @@ def _fitting(positions: tuple[int, ...], count: int, named: bool, place: Place) 
 
 
 def _row(
-    row: tuple[Item, ...], positions: tuple[int, ...], table: Table, parameters: Parameters, statement: Insert
-) -> tuple[Expression, ...]:
+    row: tuple[Item, ...],
+    positions: tuple[int, ...],
+    table: Table,
+    tables: Mapping[str, Table],
+    parameters: Parameters,
+    statement: Insert,
+) -> tuple[tuple[Expression, ...], Subqueries]:
+    """The values of one row, and the subqueries in them."""
     if len(row) != len(positions):
         place = row[0].place if row else statement.place
         raise _TEXT.wrong("VALUES lists must all be the same length", place)
-    return tuple(
-        _value(item, None, table.columns[position], parameters) for item, position in zip(row, positions, strict=True)
-    )
+    source = SqlText("")
+    subqueries = Subqueries(Queries(source, tables, parameters), Scope(), NO_CTES, 0)
+    binder = Binder(source, Scope(), "VALUES", parameters=parameters, subqueries=subqueries.column)
+    values = tuple(_value(item, binder, table.columns[place]) for item, place in zip(row, positions, strict=True))
+    return values, subqueries
+
+
+def _with_subqueries(
+    row: Sequence[Expression], positions: Sequence[int], table: Table, subqueries: Subqueries
+) -> Relation:
+    names = [table.columns[position].name for position in positions]
+    return project(subqueries.applied(ONE_ROW), zip(names, row, strict=True))
 
 
 def _assigned_relation(relation: Relation, positions: tuple[int, ...], table: Table, query: Fragment) -> Relation:
@@ -309,7 +326,7 @@ def _bound_conflict(conflict: OnConflict, statement: Insert, table: Table, param
     source = _source(first) if isinstance(first, Fragment) else None
     scope = _conflict_scope(alias, fields)
     binder = Binder(source or SqlText(""), scope, "ON CONFLICT DO UPDATE", parameters=parameters)
-    update = _assignments(conflict.assignments, table, binder, parameters)
+    update = _assignments(conflict.assignments, table, binder)
     where = None
     if conflict.where is not None:
         inner = replace(binder, source=_source(conflict.where))
@@ -318,7 +335,8 @@ def _bound_conflict(conflict: OnConflict, statement: Insert, table: Table, param
 
 
 def _conflict_scope(alias: str, fields: tuple[Field, ...]) -> Scope:
-    """Bare names are those of the row that is there; `excluded` is the one that was to be inserted."""
+    """The row that is there by the name of its table, and `excluded`, the one that was to be inserted. A bare name is
+    of both, so it is ambiguous."""
 
     def visible(offset: int) -> tuple[Visible, ...]:
         return tuple(
@@ -326,18 +344,16 @@ def _conflict_scope(alias: str, fields: tuple[Field, ...]) -> Scope:
             for place, field in enumerate(fields)
         )
 
-    there = visible(0)
-    return Scope({alias: there, "excluded": visible(len(fields))}, there)
+    there, proposed = visible(0), visible(len(fields))
+    return Scope({alias: there, "excluded": proposed}, there + proposed)
 
 
-def _assignments(
-    assignments: Sequence[Assignment], table: Table, binder: Binder, parameters: Parameters
-) -> tuple[tuple[int, Expression], ...]:
+def _assignments(assignments: Sequence[Assignment], table: Table, binder: Binder) -> tuple[tuple[int, Expression], ...]:
     bound = []
     for assignment in assignments:
         for name, item in zip(assignment.columns, assignment.values, strict=True):
             position = _position(table, name)
-            bound.append((position, _value(item, binder, table.columns[position], parameters)))
+            bound.append((position, _value(item, binder, table.columns[position])))
     return tuple(bound)
 
 
@@ -348,10 +364,11 @@ def bound_update(statement: Update, tables: Mapping[str, Table], parameters: Par
     table = target_table(tables, statement.table)
     alias = (statement.alias or statement.table).text
     rows = _matching(table, alias, statement.where, tables, parameters)
-    changes = _assignments(statement.assignments, table, replace(rows.binder, clause="UPDATE"), parameters)
+    changes = _assignments(statement.assignments, table, replace(rows.binder, clause="UPDATE"))
     outputs = [*_key_outputs(table, rows.relation)]
     outputs += [Output(table.columns[position].name, value, nullable(value)) for position, value in changes]
-    return BoundUpdate(table, tuple(position for position, _ in changes), Project(rows.relation, tuple(outputs)))
+    relation = Project(rows.subqueries.applied(rows.relation), tuple(outputs))
+    return BoundUpdate(table, tuple(position for position, _ in changes), relation)
 
 
 def bound_delete(statement: Delete, tables: Mapping[str, Table], parameters: Parameters) -> BoundDelete:

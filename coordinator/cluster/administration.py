@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...changetables.errors import NotSupportedError
+from ...changetables.evaluators.choice import ROWS
 from ...ltm.catalog import Catalog, View
 from ...ltm.tables import ViewRows
 from ..ports import Feeding
@@ -17,7 +18,11 @@ class ClusterAdministration:
     def __init__(self, engine: ClusterEngine) -> None:
         self._engine = engine
 
-    def create_view(self, view: View) -> None:
+    def create_view(self, view: View, evaluator: str | None = None) -> None:
+        if evaluator not in (None, ROWS):
+            raise NotSupportedError(
+                f"a cluster does not compute the contents of a view by {evaluator!r}", hint="leave evaluator out"
+            )
         self._engine.carry_out(creating(view))
 
     def build_index(self, table: str, columns: tuple[int, ...], name: str = "") -> None:

@@ -201,7 +201,7 @@ class CatalogBuilder:
             seen_ranges: tuple[KeyRange, ...] = ()
             if isinstance(rows, TableRows):
                 # Who has written since S has made the entry.
-                wanted = [(key, _padded(rows, row)) for key, row_ts, row in found if row_ts <= ts]
+                wanted = [(key, rows.whole(row)) for key, row_ts, row in found if row_ts <= ts]
             else:
                 states = [(key, row) for key, _, row in found]
                 wanted = yield from self._shown(tables, rows, [key for key, _ in states], read.at)
@@ -255,7 +255,7 @@ class CatalogBuilder:
         found = read.ranges[0]
         last = found[-1][0] if len(found) == self.page_rows else None
         if isinstance(rows, TableRows):
-            return [_padded(rows, row) for _, _, row in found], last
+            return [rows.whole(row) for _, _, row in found], last
         keys = [key for key, _, _ in found]
         if not keys and first and rows.plan.always:
             keys = [rows.plan.keys.encode_short(())]
@@ -341,10 +341,6 @@ def _answered(
         except StopIteration as finished:
             return cast("list[Contribution]", finished.value)
         answers = yield from _as_of(tables, wanted, ts)
-
-
-def _padded(rows: TableRows, row: Row) -> Row:
-    return row if len(row) == len(rows.table.columns) else rows.codec.pad(row)
 
 
 def _values_of(rows: ViewRows, states: Iterable[Row]) -> Iterable[KeyRange]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ...changetables import errors
+from ...changetables.algebra import scans
 from ...changetables.errors import Error, OperationalError, ProgrammingError, UnsupportedView
 from ...changetables.keeping import Kept, keep
 from ...changetables.plan import needed_indexes
@@ -141,6 +142,7 @@ def _next_sync(tables: Tables, view: View) -> Catalog:
     if below:
         raise UnsupportedView(
             f"view {view.name!r} cannot be sync: {', '.join(map(repr, below))} is deferred",
+            place=next((scan.place for scan in scans(view.relation) if scan.table in below), None),
             hint="make it deferred too, or switch the view that it reads to sync",
         )
     wanted = [View(0, name, relation, SYNC, view.name) for name, relation in hidden.items()]
@@ -151,8 +153,12 @@ def _next_views(tables: Tables, views: Sequence[View]) -> Catalog:
     """The indexes that those of them look into that can be made now, or else these."""
     names = {view.name for view in views}
     now: list[tuple[View, Kept]] = []
+    planned = Planned(tables)
     for view in views:
-        kept = keep(view.relation, Planned(tables))
+        if view.hidden:
+            # One that comes later may name it.
+            planned.inner(view.relation)
+        kept = keep(view.relation, planned)
         if names.isdisjoint(kept.reads):
             now.append((view, kept))
     missing = list(dict.fromkeys(each for _, kept in now for each in _missing_indexes(tables, kept)))

@@ -254,7 +254,9 @@ class ClusterCoordinator:
                 key = (sender, number)
                 if len(self._fetching) < WAITING_MAX:
                     self._fetching[key] = above_version
-                    if self.inner.tables.catalog.version > above_version or not self.catalogs.version:
+                    # As long as none was stored it is told as an empty one, of version 0.
+                    known = 0 if self.catalogs.opened is None else self.inner.tables.catalog.version
+                    if known > above_version:
                         self._tell_catalog(key)
                     else:
                         self._timers.append((self._now_ms + FETCH_MS_MAX, ("fetch", *key)))

@@ -61,6 +61,8 @@ class Directory:
         self._registering = False
         #: The session that this process was registered in.
         self._registered = 0
+        #: At some time after it, ZooKeeper knew this process.
+        self.confirmed_ms = 0
         self.id = 0
         self.life = 0
         self._wants_life = False
@@ -122,12 +124,20 @@ class Directory:
             self._registering = False
         self.keeper.read(self._own)
 
-    def tick(self) -> None:
-        """Now and then: what failed is tried again."""
+    def tick(self, now_ms: int) -> None:
+        """Now and then: what failed is tried again, and ZooKeeper is asked whether this process is still known."""
         if self.keeper.connected:
             self._registering = False
             self._register()
             self._ask_life()
+            self._confirm(now_ms)
+
+    def _confirm(self, asked_ms: int) -> None:
+        def then(answer: zk.Answer) -> None:
+            if answer.stat is not None and answer.stat.owner == self.keeper.session:
+                self.confirmed_ms = max(self.confirmed_ms, asked_ms)
+
+        self.keeper.ask(lambda number: zk.Get(number, self._own), then)
 
     def want_life(self) -> None:
         """The number of another life, which nobody of this name had before."""

@@ -11,8 +11,10 @@ from ...changetables.errors import Error
 from ...ltm.cluster.flushes import decode_flush
 from ...ltm.cluster.log_messages import LogRecords, NoLog, ReadLog, Seal
 from ...ltm.commit_log.elsewhere import LogsElsewhere
-from ...ltm.ports import LogRecord
+from ...ltm.ports import Damaged, LogRecord
 
+#: The process ends without what is not done by then: whoever takes over does it.
+CLOSE_S_MAX = 5.0
 #: Requests that wait; more are not answered. Whoever asks asks again, and one log is asked for once at a time.
 REQUESTS_MAX = 1_000
 
@@ -20,11 +22,15 @@ _log = logging.getLogger("viewtide.logs")
 
 
 class LogService:
-    """`put` is called from its thread, with who asked and the answer. What fails is not answered, but logged."""
+    """`put` is called from its thread, with who asked and the answer. What fails is not answered, but logged; damage,
+    and whatever nobody has thought of, ends the process: `fail`."""
 
-    def __init__(self, logs: LogsElsewhere, put: Callable[[Hashable, object], None]) -> None:
+    def __init__(
+        self, logs: LogsElsewhere, put: Callable[[Hashable, object], None], fail: Callable[[Exception], None]
+    ) -> None:
         self._logs = logs
         self._put = put
+        self._fail = fail
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = Lock()
         self._pending: set[tuple[Hashable, type, str]] = set()
@@ -46,14 +52,18 @@ class LogService:
 
     def close(self) -> None:
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(CLOSE_S_MAX)
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             try:
                 work()
+            except Damaged as error:
+                self._fail(error)
             except (Error, OSError) as error:
                 _log.warning("%s", error, extra={"error": type(error).__name__})
+            except Exception as error:
+                self._fail(error)
 
     def _serve(self, caller: Hashable, message: Seal | ReadLog) -> None:
         try:

@@ -21,7 +21,13 @@ from itertools import count
 from threading import Event
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from ...changetables.errors import InterfaceError, InternalError, LocalProtocolError, RemoteProtocolError
+from ...changetables.errors import (
+    InterfaceError,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Unavailable,
+)
 from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.log_messages import LOGS
 from ...ltm.cluster.member import LifeOver
@@ -30,17 +36,19 @@ from ...ltm.cluster.store_messages import STORE
 from ...ltm.commit_log.elsewhere import LogSealed, LogsElsewhere
 from ...ltm.keys import CLIENT
 from ...ltm.machine import Machine, Outputs, WhenDurable
-from ...ltm.ports import Store
+from ...ltm.ports import Damaged, Store
 from ...ltm.transport import Hub, Identity, Received
 from ...ltm.wire import decode, encode
 from .. import registered
-from ..two_phase.messages import Outcome
+from ..two_phase.messages import Outcome, Submit, Submits
 from .addressed import Addressed
 from .calls import ANSWER_MS_MAX, Calls
 from .directory import LTM, Address, Directory
 from .log_service import LogService
 from .log_writers import InlineWriter, LogWriter, ThreadWriter
+from .permissions import may_send
 from .store_service import StoreService
+from .waves import Waves
 from .zookeeper import ZooKeeper
 
 #: Without anything to do, a turn waits at most so long.
@@ -118,6 +126,23 @@ class _Running:
         self.waiting: list[tuple[int, str, object]] = []
 
 
+def _is_over(caller: Hashable) -> bool:
+    assert isinstance(caller, _Running)
+    return caller.over
+
+
+def _final(failure: Exception) -> Exception:
+    """What ends the process: damage as it is, anything else is a defect."""
+    if isinstance(failure, Damaged):
+        return failure
+    broken = InternalError(
+        f"a thread of the process failed: {type(failure).__name__}: {failure}",
+        hint="this is a defect of Viewtide; the process ends, and what it acknowledged is in its log",
+    )
+    broken.__cause__ = failure
+    return broken
+
+
 class Clock(Protocol):
     def __call__(self) -> int: ...
 
@@ -156,8 +181,15 @@ class Process:
         self.counts: Counter[str] = Counter()
         self._machines: dict[str, _Running] = {}
         self._calls = Calls(self._wake)
-        self._log_service = LogService(logs, self._put) if logs is not None else None
-        self._store_service = StoreService(store, self._put_from_store, describe) if store is not None else None
+        #: Transactions of this process's own clients, by coordinator.
+        self._waves: dict[str, Waves] = {}
+        self._session_ms = session_ms
+        #: What a thread has met that must end the process.
+        self._failure: Exception | None = None
+        self._log_service = LogService(logs, self._put, self._fail) if logs is not None else None
+        self._store_service = (
+            StoreService(store, self._put_from_store, self._fail, describe, _is_over) if store is not None else None
+        )
         #: From other threads: who asked for it, by what name it comes, and the message.
         self._inbox: deque[tuple[_Running, str, object]] = deque()
         self._local: deque[tuple[str, str, object]] = deque()
@@ -196,6 +228,20 @@ class Process:
         assert isinstance(caller, _Running)
         self._inbox.append((caller, STORE, message))
         self._wake()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._wake()
+
+    def check_lease(self) -> None:
+        """For whoever writes to a store that others write to, too. Raises Unavailable when this process may have lost
+        what it owned, because it was paused or is cut off."""
+        silent_ms = self._clock() - self.directory.confirmed_ms
+        if silent_ms > self._session_ms // 2:
+            raise Unavailable(
+                f"{self.name} has not heard of ZooKeeper for {silent_ms} ms and writes nothing meanwhile",
+                hint="it goes on by itself, or begins a new life",
+            )
 
     @property
     def is_ready(self) -> bool:
@@ -251,6 +297,8 @@ class Process:
 
     def _turn(self) -> None:
         received = self._wait()
+        if self._failure is not None:
+            raise _final(self._failure)
         self._from_zookeeper()
         while self._inbox:
             running, sender, message = self._inbox.popleft()
@@ -280,9 +328,9 @@ class Process:
         return self._hub.poll(0 if self._local or self._inbox else self._due_ms())
 
     def _due_ms(self) -> int:
-        if not self._timers:
-            return IDLE_MS
-        return max(0, min(IDLE_MS, self._timers[0][0] - self._clock()))
+        dues = [self._timers[0][0]] if self._timers else []
+        dues += [waves.due_ms for waves in self._waves.values() if waves]
+        return max(0, min(IDLE_MS, min(dues) - self._clock())) if dues else IDLE_MS
 
     # -- machines
 
@@ -328,7 +376,14 @@ class Process:
             self._panic(running, error)
 
     def _handle(self, running: _Running, sender: str, message: object) -> None:
-        self._guard(running, sender, message, lambda now_ms: running.machine.receive(sender, message, now_ms))
+        """As `_guard`, which the many messages of a transaction do without: a function of each takes time."""
+        self._story.append((running.name, sender, message))
+        try:
+            self._perform(running, running.machine.receive(sender, message, self._clock()))
+        except LifeOver as over:
+            self._end_life(running, str(over))
+        except Exception as error:
+            self._panic(running, error)
 
     def _perform(self, running: _Running, outputs: Outputs) -> None:
         persist, send, timers, after, trim = outputs
@@ -410,22 +465,22 @@ class Process:
                 self._check(batch.who, message)
             except RemoteProtocolError as error:
                 self.counts["messages_malformed"] += 1
-                _log.warning("from %s: %s", batch.who.name, error, extra={"role": batch.who.role})
+                self._hub.refuse(f"{batch.who.name}: {error}")
                 continue
             assert isinstance(message, Addressed)
             self.counts["messages_received"] += 1
             self._deliver(message.to, message.sender, message.message)
 
     def _check(self, who: Identity, message: object) -> None:
-        """Nobody speaks for another process, and clients are served elsewhere."""
-        if who.role == CLIENT:
-            raise RemoteProtocolError(f"the key of {who.name} is that of a client")
+        """Nobody speaks for another process, or says what is not for his role."""
         if not isinstance(message, Addressed):
             raise RemoteProtocolError(f"{type(message).__name__} is not for a machine")
         if message.sender.partition(".")[0] != who.name or who.name in SERVICES:
             raise RemoteProtocolError(f"{message.sender} is not a machine of {who.name}")
         role = self._roles.get(message.to)
         answers = message.to == self.name + CALLS
+        if not (may_send(who.role, message.message) or (answers and who.role != CLIENT)):
+            raise RemoteProtocolError(f"the role {who.role!r} may not send a {type(message.message).__name__}")
         if (role is not None and not isinstance(message.message, role.takes)) or (
             answers and not (isinstance(message.message, Outcome) or hasattr(message.message, "number"))
         ):
@@ -436,6 +491,8 @@ class Process:
         if running is not None:
             self._handle(running, sender, message)
         elif to == self.name + CALLS:
+            if message.__class__ is Outcome:
+                self._wave_answered(sender, message)
             self._calls.receive(message)
         else:
             # Not begun yet, or gone: whoever asked asks again.
@@ -443,8 +500,21 @@ class Process:
 
     def _take_calls(self) -> None:
         for to, question, name in self._calls.take():
-            self._ask(to, question)
+            if question.__class__ is Submit and to in self._machines:
+                self._waves.setdefault(to, Waves()).add(question)
+            else:
+                self._ask(to, question)
             self._set_timer(self._clock() + ANSWER_MS_MAX, None, name)
+        for to, waves in self._waves.items():
+            submits = waves.release(self._clock())
+            if submits:
+                self._route(self.name + CALLS, to, Submits(submits))
+
+    def _wave_answered(self, coordinator: str, outcome: object) -> None:
+        waves = self._waves.get(coordinator)
+        if waves is not None:
+            assert isinstance(outcome, Outcome)
+            waves.answered(outcome.tx_id)
 
     def _ask(self, to: str, question: object) -> None:
         for name in self._named(to):
@@ -454,8 +524,8 @@ class Process:
         heappush(self._timers, (at_ms, next(self._numbers), running, token))
 
     def _fire_timers(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= self._clock():
+        timers, now_ms = self._timers, self._clock()
+        while timers and timers[0][0] <= now_ms:
             _, _, running, token = heappop(timers)
             if running is None:
                 self._own_timer(token)
@@ -467,7 +537,7 @@ class Process:
 
     def _own_timer(self, token: object) -> None:
         if token == "tick":
-            self.directory.tick()
+            self.directory.tick(self._clock())
             self._set_timer(self._clock() + TICK_MS, None, token)
             return
         again = self._calls.again(token)
@@ -478,7 +548,9 @@ class Process:
     # -- what goes out
 
     def _send(self, running: _Running, destination: str, message: object) -> None:
-        if destination == zk.ZOOKEEPER:
+        if destination in self._machines:
+            self._local.append((destination, running.name, message))
+        elif destination == zk.ZOOKEEPER:
             self._zookeeper.request(running, message)
         elif destination == LOGS:
             assert self._log_service is not None

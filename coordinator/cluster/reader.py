@@ -171,9 +171,7 @@ class ClusterReader(Reader):
         if isinstance(versions, IndexVersions):
             return cast(T, row[0])
         table = self.tables.by_id.get(versions.table_id)
-        if table is not None and len(row) < len(table.table.columns):
-            row = table.codec.pad(row)
-        return cast(T, row)
+        return cast(T, row if table is None else table.whole(row))
 
     def scan(self, versions: TableVersions[T], start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, T]]:
         known = self._fetched.range(at, (start, stop, 0, False))

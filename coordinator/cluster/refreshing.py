@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead
+from ...changetables.evaluators.choice import ROWS
 from ...ltm.tables import Tables
 from ..hot_groups import HotGroups
 from ..refresher import GroupStatus
@@ -39,7 +40,9 @@ class ClusterRefreshing:
     def watermark(self, name: str) -> int:
         return self._reader.watermark(_group_key(self._reader.tables, name))
 
-    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float) -> int:
+    def wait_for(self, name: str, wanted_ts: int, timeout_ms: float, evaluator: str | None = None) -> int:
+        if evaluator not in (None, ROWS):
+            raise NotSupportedError(f"view managers of a cluster do not work by {evaluator!r}", hint="leave it out")
         give_up = time.monotonic() + timeout_ms / 1000
         asked_s = float("-inf")
         while True:
@@ -57,22 +60,40 @@ class ClusterRefreshing:
                 self._group(name, wanted_ts)
             time.sleep(LOOK_MS / 1000)
 
-    def _group(self, name: str, wanted_ts: int) -> GroupIs:
-        question = WantGroup(0, _group_key(self._reader.tables, name), wanted_ts)
+    def _group(self, name: str, wanted_ts: int, *, exact: bool = False) -> GroupIs:
+        question = WantGroup(0, _group_key(self._reader.tables, name), wanted_ts, exact)
         return self._requests.ask(question, GroupIs, time.monotonic() + STATUS_MS_MAX / 1000)
 
     @contextmanager
     def aligned(self, names: Sequence[str], timeout_ms: float) -> Iterator[int]:
         tables = self._reader.tables
-        deferred = [name for name in names if tables.views[name].view.deferred]
-        groups = {_group_key(tables, name) for name in deferred}
-        if len(groups) > 1:
-            raise NotSupportedError(
-                f"{', '.join(map(repr, deferred))} are refreshed in different groups, each at its own time",
-                hint="create them with the same group=, then they always have one watermark",
-            )
+        deferred = {_group_key(tables, name): name for name in names if tables.views[name].view.deferred}
+        if len(deferred) > 1:
+            yield self._common(list(deferred.values()), timeout_ms)
+            return
         now_ts = self._reader.begin()
-        yield self.wait_for(deferred[0], now_ts, timeout_ms) if deferred else now_ts
+        yield next((self.wait_for(name, now_ts, timeout_ms) for name in deferred.values()), now_ts)
+
+    def _common(self, names: Sequence[str], timeout_ms: float) -> int:
+        """One new watermark of several groups, one view of each. What they are at it stays readable for a while, also
+        when they go on."""
+        give_up = time.monotonic() + timeout_ms / 1000
+        while True:
+            wanted_ts, missing = self._reader.begin(), list(names)
+            while missing:
+                states = [(name, self._group(name, wanted_ts, exact=True)) for name in missing]
+                missing = [name for name, state in states if not (state.was_exact or state.watermark == wanted_ts)]
+                if any(state.watermark > wanted_ts for name, state in states if name in missing):
+                    break  # a step that had begun just before took it further: another timestamp, then
+                if time.monotonic() >= give_up:
+                    raise StaleRead(
+                        f"{', '.join(map(repr, names))} did not get to one watermark within {timeout_ms:g} ms",
+                        hint="create them with the same group=, then they always have one",
+                    )
+                if missing:
+                    time.sleep(LOOK_MS / 1000)
+            else:
+                return wanted_ts
 
     def status(self, name: str) -> GroupStatus:
         tables = self._reader.tables

@@ -100,10 +100,10 @@ class ZooKeeper:
 
     # -- for whoever sets up a process; these block
 
-    def start(self, timeout_ms: int = START_MS_MAX) -> None:
-        """Connect for the first time, and create the chroot if it is missing."""
+    def start(self, timeout_ms: int = START_MS_MAX, *, create: bool = True) -> None:
+        """Connect for the first time, and create the chroot if it is missing, unless told otherwise."""
         try:
-            if self.chroot:
+            if self.chroot and create:
                 self._create_chroot(timeout_ms)
             self._client.start(timeout_ms / 1000)
         except KazooTimeoutError as error:
@@ -133,6 +133,15 @@ class ZooKeeper:
         except KazooException as error:
             raise Unavailable(f"{path} cannot be created in ZooKeeper: {error!r}") from error
         return True
+
+    def remove(self, path: str) -> None:
+        """Unless it is gone already."""
+        try:
+            self._client.delete(path)
+        except NoNodeError:
+            return
+        except KazooException as error:
+            raise Unavailable(f"{path} cannot be removed from ZooKeeper: {error!r}") from error
 
     def read(self, path: str) -> bytes | None:
         """What is stored there now; None: there is no such node."""

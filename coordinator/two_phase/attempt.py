@@ -13,7 +13,7 @@ from itertools import chain
 from ...changetables.plan import Answers
 from ...changetables.types import Row
 from ...ltm.key_range import RangeMap
-from ...ltm.tables import IndexEntries, Tables
+from ...ltm.tables import IndexEntries, TableRows, Tables
 from ...ltm.two_phase.holds import CONTRIBUTION, WRITE
 from ...ltm.two_phase.messages import Ask, Attempt, FoundRows, KeyRange, NewRow, Prepare, Refresh, Told, TxId
 from ..transaction import Request, Transaction
@@ -176,7 +176,10 @@ class AttemptAt:
         if self._asking is None:
             rows = iter(route.found[0][0])
             transaction.old_rows(
-                {name: [next(rows) for _ in intents] for name, intents in transaction.request.writes.items()}
+                {
+                    name: [_whole(self._tables.by_name[name], next(rows)) for _ in intents]
+                    for name, intents in transaction.request.writes.items()
+                }
             )
             found = None
         else:
@@ -318,6 +321,10 @@ class AttemptAt:
     def end(self, commit_ts: int) -> None:
         """Somebody knows the decision."""
         self.state, self.decided = DECIDED, commit_ts
+
+
+def _whole(table: TableRows, row: Row | None) -> Row | None:
+    return None if row is None else table.whole(row)
 
 
 def _joined(parts: Sequence[FoundRows], limit_and_last: tuple[int, bool]) -> FoundRows:

@@ -44,7 +44,7 @@ from ...ltm.two_phase.participant import CHANGED, ENDED, WOULD_WAIT
 from ..timestamps import STEP
 from ..transaction import Request, check_table
 from .attempt import ASKING, VOTING, AttemptAt
-from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit, together
+from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit, Submits, together
 
 #: Messages that are not answered are sent again after this long.
 RESEND_MS = 150
@@ -163,6 +163,8 @@ class Coordinator:
         self._waiting: deque[_Work | Callable[[int, int], None]] = deque()
         self._drawing = 0
         self._draw_number = 0
+        #: While several are taken in: they draw together.
+        self._gathering = False
         self._now_ms = 0
         self._send: list[tuple[str, object] | WhenDurable] = []
         self._timers: list[tuple[int, object]] = []
@@ -214,7 +216,7 @@ class Coordinator:
 
     def _want_timestamp(self, then: _Work | Callable[[int, int], None]) -> None:
         self._waiting.append(then)
-        if not self._drawing:
+        if not (self._drawing or self._gathering):
             self._request_timestamps()
 
     def _request_timestamps(self) -> None:
@@ -257,6 +259,14 @@ class Coordinator:
             self._number += 1
             work = self.work[tx_id] = _Work(client, submit, self._number, self._now_ms)
             self._draw(work)
+
+    def _submits(self, client: str, message: Submits) -> None:
+        self._gathering = True
+        for submit in message.submits:
+            self._submit(client, submit)
+        self._gathering = False
+        if self._waiting and not self._drawing:
+            self._request_timestamps()
 
     def _draw(self, work: _Work) -> None:
         self._want_timestamp(work)
@@ -652,6 +662,7 @@ def _first_key(part: tuple[tuple[bytes, int, Row], ...]) -> bytes:
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     Submit: Coordinator._submit,
+    Submits: Coordinator._submits,
     Timestamps: Coordinator._timestamps,
     Told: Coordinator._told,
     Refused: Coordinator._refused,

@@ -101,7 +101,8 @@ def _by_key(
     if theirs:
         (found,) = yield [Wanted(theirs)]
         if isinstance(rows, TableRows):
-            shown.update(zip(theirs, found.rows, strict=True))
+            whole = (None if row is None else rows.whole(row) for row in found.rows)
+            shown.update(zip(theirs, whole, strict=True))
         else:
             each = yield from together([_show(rows, state) for state in found.rows])
             shown.update(zip(theirs, each, strict=True))
@@ -177,7 +178,7 @@ def _shown(rows: TableRows | ViewRows, limit: int) -> Asking[tuple[list[tuple[by
     stored = found.ranges[0]
     whole = not limit or len(stored) < limit
     if isinstance(rows, TableRows):
-        return list(stored), whole
+        return [(key, rows.whole(row)) for key, row in stored], whole
     if not stored and rows.plan.always:
         row = yield from _show(rows, None)
         return ([] if row is None else [(rows.plan.keys.encode_short(()), row)]), whole

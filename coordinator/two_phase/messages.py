@@ -39,6 +39,12 @@ class Submit(NamedTuple):
         return self.cells[0][0] if self.cells else self.refreshes[0][1]
 
 
+class Submits(NamedTuple):
+    """Several of one client at once, from the same process: they get their timestamps together."""
+
+    submits: tuple[Submit, ...]
+
+
 def together(submits: Sequence[Submit]) -> Submit:
     """Several that read nothing and write different rows, as one; it has the tx_id of the first."""
     writes: dict[str, list[tuple[bytes, Intent]]] = {}

@@ -129,11 +129,13 @@ class Passed(NamedTuple):
 
 class WantGroup(NamedTuple):
     """To a coordinator, which passes it on to whoever leads: how is the group? With `wanted_ts`, somebody waits until
-    its watermark is there or above: its next step begins now. Group 0 is none: only the view managers are wanted."""
+    its watermark is there or above: its next step begins now. `exact`: the watermark is to be just that at some time,
+    as that of other groups is. Group 0 is none: only the view managers are wanted."""
 
     number: int
     group: int
     wanted_ts: int
+    exact: bool = False
 
 
 #: A view manager: (id, process, slots that it works on, what a slot takes it in ms).
@@ -142,7 +144,7 @@ ManagerIs: TypeAlias = tuple[int, str, int, float]
 
 class GroupIs(NamedTuple):
     """`watermark` is what the scheduler knows. Of the last step that had changes: the changed rows, and how long it
-    took."""
+    took. `was_exact`: the watermark is or was just what was wanted."""
 
     number: int
     group: int
@@ -152,6 +154,7 @@ class GroupIs(NamedTuple):
     last_rows: int
     last_ms: float
     managers: tuple[ManagerIs, ...]
+    was_exact: bool = False
 
 
 def addressed(log: str, process: str, message: object) -> tuple[str, object]:

@@ -12,6 +12,8 @@ begin nothing and publish nothing that another one does not know of. No I/O, no 
 
 from __future__ import annotations
 
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
@@ -73,6 +75,8 @@ WORKERS_MAX = 3
 SLOTS_PER_MANAGER = 2
 #: What has not gone on for so long begins again with reading the rows: another scheduler may have finished it.
 STUCK_MS_MAX = 2_500
+#: Timestamps that readers want as watermarks of one group at a time, and those that are remembered; more try again.
+EXACT_MAX = 64
 #: How much the last slot counts in what a view manager's slots take.
 _WEIGHT = 0.3
 #: What a slot takes of one that has done none yet.
@@ -175,6 +179,9 @@ class ClusterScheduler:
         #: As far as it knows.
         self.watermarks: dict[int, int] = {}
         self._had_rows: dict[int, bool] = {}
+        #: By group: timestamps that somebody wants as watermarks, in their order, and the last ones that were.
+        self._exact: dict[int, list[int]] = {}
+        self._were_exact: dict[int, deque[int]] = {}
         #: View managers that get no slots if there are others.
         self._withdrawn: frozenset[int] = frozenset()
         self._now_ms = 0
@@ -190,6 +197,8 @@ class ClusterScheduler:
         self.term = term
         self._tx_number = _TX_BIT | term << 24
         self._asker.begin(term)
+        self._exact.clear()
+        self._were_exact.clear()
         self._scheduler = Scheduler()
         self._scheduler.adopt(each.group for each in self._groups.values())
         self._timers.append((now_ms + TICK_MS, ("tick", term)))
@@ -330,16 +339,25 @@ class ClusterScheduler:
             for number, manager in sorted(self.managers.items())
             if number in self._alive()
         )
-        number, key, wanted_ts = message
+        number, key, wanted_ts, exact = message
         schedule = self._scheduler.schedules.get(key)
         if schedule is None:
             self._send.append((sender, GroupIs(number, key, 0, 0.0, 0, 0, 0.0, managers)))
             return
-        if wanted_ts:
+        was_exact = wanted_ts in self._were_exact.get(key, ())
+        if wanted_ts and not was_exact:
             self._scheduler.request(key, wanted_ts)
+            if exact and wanted_ts > self.watermarks.get(key, 0):
+                self._want_exactly(key, wanted_ts)
         last = schedule.last or Cost(0, 0, 0.0, 0.0, 0.0, 0.0)
         known = (self.watermarks.get(key, 0), schedule.interval_ms or 0.0, schedule.steps_count)
-        self._send.append((sender, GroupIs(number, key, *known, last.rows_count, last.duration_ms, managers)))
+        cost = (last.rows_count, last.duration_ms)
+        self._send.append((sender, GroupIs(number, key, *known, *cost, managers, was_exact)))
+
+    def _want_exactly(self, key: int, wanted_ts: int) -> None:
+        wanted = self._exact.setdefault(key, [])
+        if wanted_ts not in wanted and len(wanted) < EXACT_MAX:
+            insort(wanted, wanted_ts)
 
     # -- a step
 
@@ -386,7 +404,8 @@ class ClusterScheduler:
         self._withdrawn = frozenset(withdrawn)
         each = self._groups[group.key]
         version = each.tables.catalog.version if self._follows else 0
-        step = Step(group.key, watermark_of(read.rows[1][1]), self._w1(each, read.at), slots, version)
+        w0 = watermark_of(read.rows[1][1])
+        step = Step(group.key, w0, self._w1(each, self._next_exact(group.key, w0, read.at)), slots, version)
         self.host.probe(OPENING)
         submit = self._submit({step_key(group.key): opened(step)}, read, self._seen_at_opening(group.key))
         # By no other catalog: another one may have other groups.
@@ -396,6 +415,10 @@ class ClusterScheduler:
             return None
         self.host.probe(OPENED)
         return step
+
+    def _next_exact(self, key: int, w0: int, read_at: int) -> int:
+        """The first timestamp that is wanted as a watermark; it was drawn, too. If there is none, that of the read."""
+        return next((ts for ts in self._exact.get(key, ()) if w0 < ts < read_at), read_at)
 
     def _w1(self, each: InForce, read_at: int) -> int:
         return each.final_ts or read_at
@@ -454,6 +477,11 @@ class ClusterScheduler:
         self.host.probe(PUBLISHED)
         self.host.note("published", step)
         self.watermarks[step.group] = step.w1
+        wanted = self._exact.pop(step.group, [])
+        if step.w1 in wanted:
+            self._were_exact.setdefault(step.group, deque(maxlen=EXACT_MAX)).append(step.w1)
+        if wanted and wanted[-1] > step.w1:
+            self._exact[step.group] = [ts for ts in wanted if ts > step.w1]
         took_ms = float(self._now_ms - began_ms)
         self._scheduler.published(group.key, began_ms, Cost(rows, 0, 0.0, 0.0, 0.0, took_ms))
         for log, process in self._logs():

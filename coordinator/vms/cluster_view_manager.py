@@ -345,10 +345,10 @@ class ClusterViewManager:
         for name, source in sources.items():
             writes: list[Write]
             if isinstance(source, TableRows):
-                pad = source.codec.pad
+                whole = source.whole
                 mine = net_of([item for item in items if item[0] == source.table.id])
                 writes = [
-                    (key, None if old is None else pad(old), None if new is None else pad(new))
+                    (key, None if old is None else whole(old), None if new is None else whole(new))
                     for key, old, new in mine
                 ]
             else:

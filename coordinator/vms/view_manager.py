@@ -55,11 +55,17 @@ class ViewManager:
             self.piece_rows = min(self.piece_rows * 2, PIECE_ROWS_MAX)
 
     def work(
-        self, views: Sequence[ViewRows], share: Share, changed: frozenset[str], whole: bool, measures: bool
+        self,
+        views: Sequence[ViewRows],
+        share: Share,
+        changed: frozenset[str],
+        whole: bool,
+        measures: bool,
+        asked: str | None = None,
     ) -> Working:
         """Its part of the change tables of the views of one level. `changed`: the sources that change in this step,
         also if this share has nothing of them. `whole`: it also does what cannot be divided by rows. `measures`: it
-        may find out which evaluator costs less."""
+        may find out which evaluator costs less. `asked`: the evaluator that a user wants."""
         done: list[tuple[int, list[Contribution]]] = []
         for view in views:
             plan = view.plan
@@ -71,6 +77,7 @@ class ViewManager:
                 mine = {name: share[name] for name in plan.sources if name in share}
             largest = max([len(rows) for rows in mine.values()], default=0)
             evaluator, rows_min = plan.evaluator_for_step(largest) if measures else (ROWS, 1)
+            evaluator = evaluator if asked is None else asked
             for piece in _pieces(mine, max(self.piece_rows, rows_min)):
                 self.rows_count += sum(len(rows) for rows in piece.values())
                 for item in (yield from plan.propagate(piece, evaluator, changed)):

@@ -138,11 +138,13 @@ class Loader:
             if gap is not None:
                 ranges[gap] = None
         if keys or ranges:
-            # Of a table that nothing is known of, the highest key in the store: what is above it is absent.
-            prefixes = {key[:PREFIX_BYTES] for key in keys} - self._tables
-            self._tables |= prefixes
-            tables = tuple(table_range(int.from_bytes(prefix, "big")) for prefix in sorted(prefixes))
-            return Load(NEWEST, tuple(keys), tuple(ranges), tables, cells.forgettings)
+            # Of a table that nothing is known of, first the highest key in the store: what is above it is absent, and
+            # of an empty table no range has to be looked for.
+            new = {each[:PREFIX_BYTES] for each in (*keys, *(start for start, _ in ranges))} - self._tables
+            self._tables |= new
+            tables = tuple(table_range(int.from_bytes(prefix, "big")) for prefix in sorted(new))
+            wanted_ranges = tuple(bounds for bounds in ranges if bounds[0][:PREFIX_BYTES] not in new)
+            return Load(NEWEST, tuple(keys), wanted_ranges, tables, cells.forgettings)
         if unseen:
             return Load(needs.at, tuple(unseen), (), (), cells.forgettings)
         return None

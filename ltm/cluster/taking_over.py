@@ -52,16 +52,31 @@ def plan(checkpoint: Checkpoint, segments: Sequence[str], found: dict[str, Found
     return Plan(len(checkpoint.kept), tuple(records), tuple(origins), _bases(checkpoint.stored, records))
 
 
+class _Range(NamedTuple):
+    """Of keys that were adopted, ready to be looked at for each of many keys."""
+
+    start: bytes
+    stop: bytes | None
+    came: frozenset[bytes]
+    stored: Stored
+    before: Stored
+
+    def has(self, key: bytes) -> bool:
+        return self.start <= key and (self.stop is None or key < self.stop)
+
+
 def _bases(stored: Stored, records: Iterable[object]) -> dict[int, list[bytes]]:
     keys: dict[bytes, None] = {}
-    adopted: list[Adopted] = []
+    adopted: list[_Range] = []
     for record in records:
         if isinstance(record, Committed | Voted):
             keys.update(dict.fromkeys(key for key, _, _ in record.writes))
             keys.update(dict.fromkeys(refresh[1] for refresh in record.refreshes))
         elif isinstance(record, Adopted):
-            adopted.append(record)
+            came = frozenset(key for key, _ in record.rows)
+            adopted.append(_Range(record.start, record.stop, came, stored_to(record.stored), stored_to(record.before)))
             keys.update(dict.fromkeys(key for key, _ in record.rows))
+    adopted.reverse()
     found: dict[int, list[bytes]] = {}
     for key in keys:
         at = _base_at(stored, adopted, key)
@@ -70,16 +85,12 @@ def _bases(stored: Stored, records: Iterable[object]) -> dict[int, list[bytes]]:
     return found
 
 
-def _base_at(stored: Stored, adopted: Sequence[Adopted], key: bytes) -> int | None:
+def _base_at(stored: Stored, newest_first: Sequence[_Range], key: bytes) -> int | None:
     """None: what the key begins with came with it, and is not in the store."""
     own = stored.of(key)
-    last = next((each for each in reversed(adopted) if _is_about(each, key)), None)
+    last = next((each for each in newest_first if each.has(key)), None)
     if last is None:
         return own
-    if own <= stored_to(last.before).of(key) and any(key == each for each, _ in last.rows):
+    if own <= last.before.of(key) and key in last.came:
         return None
-    return max(own, stored_to(last.stored).of(key))
-
-
-def _is_about(adopted: Adopted, key: bytes) -> bool:
-    return adopted.start <= key and (adopted.stop is None or key < adopted.stop)
+    return max(own, last.stored.of(key))

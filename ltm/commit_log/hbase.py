@@ -37,7 +37,7 @@ from zlib import crc32
 
 from ...changetables.errors import DataError, InterfaceError, OperationalError, Unavailable
 from ..hbase_client import CALL_BYTES_MAX, AnswerLost, Hbase, Removal, RowOf, ScanOf, Value
-from ..ports import LogRecord
+from ..ports import Damaged, LogRecord
 from .elsewhere import LogSealed
 from .format import check_payload, record_bytes, trimmed_away
 
@@ -460,8 +460,8 @@ class _Rows:
             raise trimmed_away(lsn or low_lsn - 1, low_lsn)
         raise self._damage(position, "it is missing")
 
-    def _damage(self, position: int, what: str) -> OperationalError:
-        return OperationalError(
+    def _damage(self, position: int, what: str) -> Damaged:
+        return Damaged(
             f"the commit log {self._name} is damaged at position {position} (row {self.key(position).hex()} of "
             f"{self._table.decode()}): {what}",
             hint="restore it from a backup of HBase",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...changetables.errors import InterfaceError, OperationalError
-from ..ports import LogRecord
+from ..ports import Damaged, LogRecord
 from .format import (
     ALIGNMENT_BYTES,
     FORMAT_VERSION,
@@ -556,8 +556,8 @@ def _torn_bytes(segment: _Segment, data: bytes) -> int:
     return len(data[start:].rstrip(b"\0"))
 
 
-def _damage(path: Path, offset: int, what: str) -> OperationalError:
-    return OperationalError(
+def _damage(path: Path, offset: int, what: str) -> Damaged:
+    return Damaged(
         f"the commit log is damaged: {path} at offset {offset}: {what}",
         hint="keep the files as they are and restore the database from a backup",
     )

@@ -52,7 +52,7 @@ from zlib import crc32
 from ...changetables.errors import InterfaceError, InternalError, OperationalError, Unavailable
 from ..codec import make_pack, pack, unpack, unpack_stream
 from ..hbase_client import ALL_VERSIONS, TIMESTAMP_MAX, AnswerLost, Hbase, Removal, RowOf, ScanOf, Value
-from ..ports import KEY_BYTES_MAX, Cell, WriteElsewhere
+from ..ports import KEY_BYTES_MAX, Cell, Damaged, WriteElsewhere
 from .hbase_columns import Described, described_tables
 
 CELLS_TABLE = "viewtide.cells"
@@ -142,7 +142,8 @@ class HbaseStore:
         self._cells_table = f"{namespace}:{CELLS_TABLE}".encode()
         self._store_table = f"{namespace}:{STORE_TABLE}".encode()
         self._writer = os.urandom(16)
-        self._may_write = may_write
+        #: Asked before each call that puts cells in their places; whoever opened the store may give another one.
+        self.may_write = may_write
         self._closed = False
         self._routes: dict[int, bytes] = {}
         self._elsewhere: set[int] = set()
@@ -374,7 +375,7 @@ class HbaseStore:
         if kind == _LONG:
             value = self._long_value(table, row.row, stored.timestamp)
         if kind not in (_TOMBSTONE, _VALUE, _LONG) or crc != _cell_crc(row.row, stored.timestamp, kind, value):
-            raise OperationalError(
+            raise Damaged(
                 f"the store is damaged: version {stored.timestamp} of row {row.row.hex()} in {table.decode()} "
                 "has a wrong checksum",
                 hint="restore it from a backup of HBase, or load the row again",
@@ -481,12 +482,12 @@ class HbaseStore:
             by_table.setdefault(self._table_of(key), []).append((key, commit_ts))
         for table, versions in by_table.items():
             for some in _split(versions, CELLS_PER_CALL):
-                self._may_write()
+                self.may_write()
                 self._client.put(table, [self._encode(*each, content.cells[each]) for each in some])
         for notes in _split(content.notes, CELLS_PER_CALL):
             self._client.put(self._store_table, [self._note_row(note, state.sequence) for note in notes])
         for gone in _split(content.removed, CELLS_PER_CALL):
-            self._may_write()
+            self.may_write()
             self._remove(gone)
         done = Value(_F, _APPLIED, state.sequence, _sealed(_u64.pack(state.sequence)))
         self._client.put(self._store_table, [RowOf(self._commit_key(), [done])])
@@ -548,7 +549,7 @@ class HbaseStore:
         whole = bytearray()
         for part in parts:
             if not part:
-                raise OperationalError(
+                raise Damaged(
                     f"the store is damaged: a part of write {state.sequence} is not in {self._store_table.decode()}",
                     hint="restore it from a backup of HBase",
                 )
@@ -557,7 +558,7 @@ class HbaseStore:
 
     def _unsealed(self, stored: bytes, name: bytes) -> bytes:
         if len(stored) < 4 or crc32(stored[:-4]) != int.from_bytes(stored[-4:], "big"):
-            raise OperationalError(
+            raise Damaged(
                 f"the store is damaged: {name!r} of row {self._commit_key()!r} in {self._store_table.decode()} "
                 "has a wrong checksum",
                 hint="restore it from a backup of HBase",

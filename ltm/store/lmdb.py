@@ -11,6 +11,8 @@
 - LMDB has no checksums of its own. Each crc32 covers the whole LMDB key and everything before it in the value, so that
   a value under a wrong key is damage too. The crc32 of bytes that end with their own crc32 is a constant: a reader
   compares with it and need not cut the value apart.
+- The cells of a bulk load (`ltm/loads.py`) have one timestamp and count as written at another one, which the meta entry
+  `loads` has. Whoever opened the store says what has changed since: `count_as`.
 - The meta entry `FORMAT_NAME` holds `FORMAT`; an environment without it is refused.
 """
 
@@ -19,13 +21,14 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from shutil import disk_usage
 from struct import Struct
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -59,6 +62,7 @@ FREE_BYTES_MIN = 16 << 20
 
 _TS_MAX = 2**64 - 1
 _TS_BYTES = 8
+_TABLE_BYTES = 4
 _CRC_BYTES = 4
 #: crc32(x + crc32(x)) for every x.
 _RESIDUE = 0x2144DF1C
@@ -100,6 +104,11 @@ class OpenWrite:
     def cells(self, batch: Sequence[tuple[bytes, int, bytes | None]]) -> None:
         self._cursor.putmulti(_encode_cells(batch))
 
+    def stage(self, items: Sequence[tuple[bytes, bytes]]) -> int:
+        """Cells as they are stored, in the order of their keys; how many of them were not there yet."""
+        _, added = self._cursor.putmulti(items, overwrite=False)
+        return int(added)
+
     def rest(
         self,
         superseded: Iterable[tuple[int, bytes, int]],
@@ -129,6 +138,13 @@ class LmdbStore:
 
     `inherit` are files that a process which writes for this one keeps open: the lock of the directory.
     """
+
+    #: By table: the timestamps of cells that count as others.
+    _counts_as: Mapping[bytes, Mapping[int, int]] = MappingProxyType({})
+
+    @property
+    def directory(self) -> Path:
+        return self._file.parent
 
     def __init__(self, path: Path, inherit: tuple[int, ...] = ()) -> None:
         self._file = path / "data.mdb"
@@ -167,7 +183,7 @@ class LmdbStore:
     def get(self, key: bytes, at: int) -> Cell | None:
         reader = self._acquire()
         try:
-            return self._newest(reader.cells, key, _pack(_TS_MAX - at))
+            return self._newest(reader.cells, key, _pack(_TS_MAX - at), at)
         except lmdb.Error as error:
             raise self._failure(error) from error
         finally:
@@ -177,7 +193,7 @@ class LmdbStore:
         reader = self._acquire()
         try:
             cells, inverted = reader.cells, _pack(_TS_MAX - at)
-            return [self._newest(cells, key, inverted) for key in keys]
+            return [self._newest(cells, key, inverted, at) for key in keys]
         except lmdb.Error as error:
             raise self._failure(error) from error
         finally:
@@ -210,12 +226,41 @@ class LmdbStore:
     def writing(self) -> Iterator[OpenWrite]:
         """One synced transaction, which ends with the block; an exception in it leaves no trace."""
         try:
+            # Other processes may read (`LmdbSnapshot`): one that was killed keeps no pages from being used again.
+            self._environment.reader_check()
             with self._environment.begin(write=True) as transaction:
                 yield OpenWrite(transaction, self._cells, self._notes, self._meta)
         except lmdb.Error as error:
             raise self._failure(error) from error
         finally:
             self._start_generation()
+
+    # Bulk loads
+
+    def staging(self) -> AbstractContextManager[OpenWrite]:
+        return self.writing()
+
+    def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None:
+        by_table: dict[bytes, dict[int, int]] = {}
+        for (table, staged_ts), ts in timestamps.items():
+            by_table.setdefault(table, {})[staged_ts] = ts
+        self._counts_as = by_table
+
+    def unstage(self, table_id: int, staged_ts: int) -> None:
+        start, stop = table_id.to_bytes(_TABLE_BYTES, "big"), (table_id + 1).to_bytes(_TABLE_BYTES, "big")
+        ending = _pack(_TS_MAX - staged_ts)
+        while start < stop:
+            cell_keys = self._cell_keys(start, stop, DROP_CELLS_MAX)
+            if not cell_keys:
+                return
+            last = cell_keys[-1][:-_TS_BYTES]
+            # Not all versions of the last key may be among them.
+            self._delete([*(each for each in cell_keys if each.endswith(ending)), last + ending], [])
+            start = last + b"\0"
+
+    def has_staged(self, key: bytes, staged_ts: int) -> bool:
+        with self._reading() as reader:
+            return reader.transaction.get(key + _pack(_TS_MAX - staged_ts)) is not None
 
     def write_elsewhere(self) -> ProcessWrite | None:
         # Imported here: most databases never have so much to write.
@@ -280,7 +325,7 @@ class LmdbStore:
 
     # Reading
 
-    def _newest(self, cells: lmdb.Cursor[bytes], key: bytes, inverted: bytes) -> Cell | None:
+    def _newest(self, cells: lmdb.Cursor[bytes], key: bytes, inverted: bytes, at: int) -> Cell | None:
         """The cell at a seek to key | inverted, if it is one of the key; else nothing is there."""
         try:
             found = cells.set_range(key + inverted)
@@ -291,8 +336,23 @@ class LmdbStore:
             if crc32(stored, crc32(cell_key)) != _RESIDUE:
                 raise self._cell_damage(cell_key)
             if cell_key[:-8] == key:
+                if self._counts_as and (counts_as := self._counts_as.get(key[:_TABLE_BYTES])):
+                    return self._newest_counted(cells, key, at, counts_as)
                 return _decode(key, cell_key, stored)
         self._check_before(cells, found, key + inverted)
+        return None
+
+    def _newest_counted(
+        self, cells: lmdb.Cursor[bytes], key: bytes, at: int, counts_as: Mapping[int, int]
+    ) -> Cell | None:
+        """The first version from the cursor on that counts as written at or before `at`."""
+        more = True
+        while more and (cell_key := self._checked(cells))[:-_TS_BYTES] == key:
+            cell = _decode(key, cell_key, cells.value())
+            ts = counts_as.get(cell.commit_ts, cell.commit_ts)
+            if ts <= at:
+                return cell._replace(commit_ts=ts)
+            more = cells.next()
         return None
 
     def _check_before(self, cells: lmdb.Cursor[bytes], found: bool, sought: bytes) -> None:
@@ -310,6 +370,8 @@ class LmdbStore:
         done = last = b""
         steps = 0
         item, step, seek = cells.item, cells.next, cells.set_range
+        # A scan is one of a table: all its keys begin alike.
+        counts_as = self._counts_as.get(start[:_TABLE_BYTES])
         more = self._seek_key(cells, start)
         while more and len(found) < limit:
             cell_key, stored = item()
@@ -323,6 +385,12 @@ class LmdbStore:
                 more = step() if steps < STEPS_BEFORE_SEEK else seek(key + _AFTER_VERSIONS)
             elif key >= stop:
                 break
+            elif counts_as and (ts := counts_as.get(_TS_MAX - _unpack_from(cell_key, -8)[0])) is not None:
+                if ts <= at:
+                    found.append(_make_tuple(Cell, (key, ts, stored[:-5] if stored[-5] else None)))
+                    done, steps = key, 0
+                # Step by step: a seek to `at` may lead here again.
+                more = step()
             elif (cell := _decode(key, cell_key, stored)).commit_ts > at:
                 steps += 1
                 more = step() if steps < STEPS_BEFORE_SEEK else seek(key + _pack(_TS_MAX - at))
@@ -466,6 +534,9 @@ class LmdbStore:
             raise self._not_a_store("it holds other data") from error
         except lmdb.Error as error:
             raise self._failure(error) from error
+        self._check_format()
+
+    def _check_format(self) -> None:
         found = self.meta(FORMAT_NAME)
         if found is None:
             raise self._not_a_store("it holds other data")
@@ -505,6 +576,84 @@ class LmdbStore:
         """The table id may be what was damaged, so the whole LMDB key is named too."""
         table_id, key = int.from_bytes(cell_key[:4], "big"), cell_key[:-_TS_BYTES]
         return self._damage(f"the row of table {table_id} with key {key.hex()} and its version {cell_key[-8:].hex()}")
+
+
+class LmdbSnapshot(LmdbStore):
+    """The store of a directory that another process may have open, as its last write left it: for reads by one thread.
+
+    One read transaction serves all reads, so that they see one state however long they take. Until it is closed, the
+    process that writes cannot use the pages again that it frees meanwhile.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path / "data.mdb"
+        self._inherit = ()
+        self._closed = False
+        self._generation = 0
+        self._idle = deque()
+        try:
+            self._environment = lmdb.open(
+                str(path),
+                map_size=MAP_BYTES,
+                readonly=True,
+                create=False,
+                # Pages that were not asked for are of no use to others; those of a scan are.
+                readahead=True,
+                max_readers=READERS_MAX,
+                max_dbs=3,
+                lib_version=0,
+            )
+        except (lmdb.Error, OSError) as error:
+            raise self._failure(error) from error
+        try:
+            self._open_databases()
+        except BaseException:
+            self._environment.close()
+            raise
+
+    @property
+    def write_id(self) -> int:
+        """The number of the write that it shows: every write has a higher one."""
+        with self._reading() as reader:
+            return int(reader.transaction.id())
+
+    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> Iterator[list[bytes]]:
+        """What `scan` finds in a range, without tombstones and keys, at most so many at once: a third of its time."""
+        loaded = self._counts_as.get(start[:_TABLE_BYTES], {})
+        counts_as = {_pack(_TS_MAX - ts): count for ts, count in loaded.items()}
+        inverted = _pack(_TS_MAX - at)
+        with self._reading() as reader:
+            found: list[bytes] = []
+            done = last = b""
+            for cell_key, stored in reader.cells.iternext() if self._seek_key(reader.cells, start) else ():
+                if crc32(stored, crc32(cell_key)) != _RESIDUE or cell_key <= last:
+                    raise self._cell_damage(cell_key)
+                last = cell_key
+                key, written = cell_key[:-8], cell_key[-8:]
+                if key >= stop:
+                    break
+                if key == done or (counts_as.get(written, 0) > at if written in counts_as else written < inverted):
+                    continue
+                done = key
+                if stored[-5]:
+                    found.append(stored[:-5])
+                    if len(found) == limit:
+                        yield found
+                        found = []
+            if found:
+                yield found
+
+    def _open_databases(self) -> None:
+        try:
+            # What is opened with no transaction is opened in one of its own, which ends at once.
+            self._cells = self._environment.open_db(b"cells", create=False)
+            self._notes = self._environment.open_db(b"notes", create=False)
+            self._meta = self._environment.open_db(b"meta", create=False)
+        except (lmdb.NotFoundError, lmdb.ReadonlyError, lmdb.IncompatibleError) as error:
+            raise self._not_a_store("it holds other data") from error
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        self._check_format()
 
 
 def _decode(key: bytes, cell_key: bytes, stored: bytes) -> Cell:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 import viewtide as vt
@@ -19,15 +16,6 @@ BY_CATEGORY = (
 )
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Development]:
-    made = Development.up(tmp_path / "cluster", 3, 2, storage="hbase")
-    try:
-        yield made
-    finally:
-        made.down()
-
-
 def serving(cluster: Development, db: vt.Database) -> str:
     """The process that serves a client."""
     assert isinstance(db, RemoteDatabase)
@@ -39,7 +27,8 @@ def serving(cluster: Development, db: vt.Database) -> str:
         client.close()
 
 
-def test_a_cluster_goes_on_when_the_process_that_serves_a_client_is_killed(cluster: Development) -> None:
+def test_a_cluster_goes_on_when_the_process_that_serves_a_client_is_killed(hbase_cluster: Development) -> None:
+    cluster = hbase_cluster
     with vt.connect(f"zk://{cluster.zookeeper}") as db:
         db.create_table("products", {"id": int, "category": str}, key="id")
         db.create_table("events", {"id": int, "product": int, "cost": int}, key="id", indexes=["product"])

@@ -59,6 +59,7 @@ def test_all_processes_run_and_one_leads(directory: Path) -> None:
         "ltm-2": "ltm",
         "vm-1": "view-manager",
     }
+    assert status["servers"] == {"hbase": "runs"}
     wait_for("a leader", lambda: "leads" in states(directory).values())
     for each in status["processes"]:
         assert get(each["metrics"], "/healthz") == "ok\n"
@@ -76,8 +77,28 @@ def test_keys_are_split_and_moved(directory: Path) -> None:
     owner = run("status", directory)["ranges"][0]["process"]
     target = "ltm-1" if owner == "ltm-2" else "ltm-2"
     run("move", directory, "accounts", "--from", "10", "--before", "20", "--to", target)
-    ranges = [(each["start"][:11], each["process"]) for each in run("status", directory)["ranges"]]
-    assert ranges == [("the beginni", owner), ("accounts 0x", target), ("accounts 0x", owner)]
+    ranges = [(each["start"], each["process"]) for each in run("status", directory)["ranges"]]
+    assert ranges == [("the beginning", owner), ("accounts 10", target), ("accounts 20", owner)]
+
+
+def test_up_goes_on_with_what_is_there(directory: Path) -> None:
+    before = run("status", directory)
+    again = run("up", directory)
+    assert again["processes"] == Development.attach(directory).processes
+    assert set(again["processes"]) == {each["name"] for each in before["processes"]}
+    other = CliRunner().invoke(app, ["cluster", "up", "--storage", "hbase", "--dir", str(directory)])
+    assert other.exit_code == 1 and "has the storage local" in other.stderr
+
+
+def test_an_address_in_zookeeper_that_is_wrong_is_told_with_the_right_one(directory: Path) -> None:
+    address = run("status", directory)["zookeeper"]
+    hosts = address.partition("/")[0]
+    for _ in range(2):  # looking makes no node
+        with pytest.raises(viewtide.Unavailable, match="has no node /viewtdie") as raised:
+            viewtide.connect(f"zk://{hosts}/viewtdie")
+    assert "there are clusters at /viewtide" in raised.value.hint
+    shown = CliRunner().invoke(app, ["status", f"zk://{address}", "--json"])
+    assert shown.exit_code == 0 and json.loads(shown.stdout)["name"], shown.output
 
 
 def test_what_cannot_be_done_is_said(directory: Path) -> None:

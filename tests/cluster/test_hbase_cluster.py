@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 import viewtide
@@ -20,13 +17,6 @@ pytestmark = pytest.mark.slow
 ROWS = 60
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Development]:
-    cluster = Development.up(tmp_path / "cluster", 2, 1, "hbase")
-    yield cluster
-    cluster.down()
-
-
 def prices(cluster: Development) -> dict[bytes, bytes]:
     """As any client of HBase reads them: by the text of their ids."""
     client = Hbase(DevelopmentHbase.attach(cluster.directory / "hbase").thrift)
@@ -40,7 +30,8 @@ def prices(cluster: Development) -> dict[bytes, bytes]:
     return {each[b"id"]: each[b"price"] for each in columns}
 
 
-def test_every_process_can_be_killed(cluster: Development) -> None:
+def test_every_process_can_be_killed(hbase_cluster: Development) -> None:
+    cluster = hbase_cluster
     with viewtide.connect(f"zk://{cluster.zookeeper}") as database:
         database.create_table("sales", {"id": int, "shop": str, "price": int}, key="id")
         database.create_view("by_shop", "SELECT shop, SUM(price) AS price, COUNT(*) AS n FROM sales GROUP BY shop")

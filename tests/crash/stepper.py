@@ -182,8 +182,8 @@ def watch_batches(on_point: Callable[[Engine, str], None]) -> None:
         clear(engine, view, w1, turns)
         checkpoint(engine, turns, "batch cleared")
 
-    def watched_fill(engine: Engine, view: ViewRows, at: int, turns: Turns) -> int:
-        rows_count = fill(engine, view, at, turns)
+    def watched_fill(engine: Engine, view: ViewRows, at: int, turns: Turns, evaluator: str | None) -> int:
+        rows_count = fill(engine, view, at, turns, evaluator)
         if turns._lock.owned and engine.ltm.tables.views[view.view.name].view.ready_ts:
             checkpoint(engine, turns, "batch filled")
         return rows_count

@@ -181,6 +181,9 @@ def test_a_full_disk_and_a_broken_one_are_told_apart(
     path: Path, monkeypatch: pytest.MonkeyPatch, code: int, free_bytes: int, message: str
 ) -> None:
     class Environment:
+        def reader_check(self) -> int:
+            return 0
+
         def begin(self, write: bool) -> object:
             error = lmdb.Error("mdb_txn_commit")
             error.__dict__["code"] = code

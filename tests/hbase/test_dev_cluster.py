@@ -144,16 +144,25 @@ def test_parts_are_killed_and_started_again(own_hbase: DevelopmentHbase) -> None
     own_hbase.revive("thrift-1")
     assert not Hbase(own_hbase.thrift[:1]).table_exists(b"nobody_made_it")
     assert DevelopmentHbase.attach(own_hbase.directory).pids == own_hbase.pids
+    # Somebody else's work, or its own end.
+    assert own_hbase.alive and not own_hbase.dead and len(own_hbase.region_servers()) == 2
+    os.kill(own_hbase.pids["region-1"], signal.SIGKILL)
+    wait_until(lambda: own_hbase.dead == ["region-1"] and not own_hbase.alive)
+    wait_until(lambda: len(own_hbase.region_servers()) == 1)
+    own_hbase.revive("region-1")
+    wait_until(lambda: len(own_hbase.region_servers()) == 2)
 
 
 def test_the_bench_of_hbase_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hbase_bench, "SECONDS_QUICK", 0.6)
     monkeypatch.setattr(hbase_bench, "WARM_UP_S", 0.1)
     monkeypatch.setattr(hbase_bench, "CHECKPOINT_CELLS_QUICK", 200)
-    run_command(["hbase", "--quick", "--json", str(tmp_path / "out.json")])
+    run_command(["hbase", "--quick", "--ltms", "1", "--clients", "2", "--json", str(tmp_path / "out.json")])
     result = json.loads((tmp_path / "out.json").read_text())
     measured = [(row["what"], row["writers"]) for row in result["rows"]]
     appends = [(what, writers) for writers in (1, 8) for what in ("conditional put", "append")]
     assert measured == [*appends, ("checkpoint, cells", 1)]
     assert all(row["per_s"] > 0 for row in result["rows"])
-    assert set(result["ratios"]) == {"append_vs_put_if_1", "append_vs_put_if_8"}
+    appends_and_cluster = {"append_vs_put_if_1", "append_vs_put_if_8", "ltms_1_vs_put_if_8"}
+    assert set(result["ratios"]) == {*appends_and_cluster, "ltms_1_transactions_per_append"}
+    assert result["ratios"]["ltms_1_transactions_per_append"] > 0

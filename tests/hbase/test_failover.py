@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.hbase_servers import CRASH_SESSION_MS
-from viewtide.dev_cluster import DevelopmentHbase, running
+from viewtide.dev_cluster import DevelopmentHbase
 from viewtide.ltm.commit_log.hbase import HbaseLog, create_log_table, read_log
 from viewtide.ltm.hbase_client import Hbase
 from viewtide.ltm.ports import Cell
@@ -141,13 +140,12 @@ def test_regions_are_split_and_moved_under_load(
 
 
 @pytest.fixture(scope="module")
-def killable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevelopmentHbase]:
-    with running(tmp_path_factory.mktemp("hbase"), separate=True, session_ms=CRASH_SESSION_MS) as servers:
-        client = Hbase(servers.thrift)
-        for number in range(5):
-            client.create_namespace(f"n{number}")
-        client.close()
-        yield servers
+def killable(own_hbase: DevelopmentHbase) -> DevelopmentHbase:
+    client = Hbase(own_hbase.thrift)
+    for number in range(5):
+        client.create_namespace(f"n{number}")
+    client.close()
+    return own_hbase
 
 
 def test_a_thrift_server_is_killed(killable: DevelopmentHbase, record_property: Callable[[str, object], None]) -> None:

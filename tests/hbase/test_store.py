@@ -275,7 +275,7 @@ def test_a_write_that_was_half_carried_out_is_finished(
         if calls > 3:
             raise Killed
 
-    store._may_write = leave
+    store.may_write = leave
     cells = [Cell(key(number), 20, b"new") for number in range(100)]
     with pytest.raises(Killed):
         put(store, *cells)

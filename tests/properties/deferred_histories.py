@@ -37,6 +37,7 @@ from viewtide.changetables.plan import Answers, LookUp
 from viewtide.coordinator import refresher
 from viewtide.coordinator.vms import managers, stepping, subsystem, view_manager
 from viewtide.coordinator.vms.view_manager import ViewManager
+from viewtide.ltm.tables import Tables
 
 MODES = ("sync", "0ms", "20ms", "manual", "target_lag 50ms")
 FLAVOURS = ("zero", "twenty", "manual", "grouped", "late", "switched", "on_sync")
@@ -201,7 +202,7 @@ class Run:
             try:
                 self._run()
             finally:
-                self.db.close()
+                self._close()
         self.seen.histories += 1
         for view in self.views.values():
             self.seen.features.update(view.features)
@@ -244,6 +245,9 @@ class Run:
             target, cache_rows=self.rng.choice((100, 200_000)), view_managers=self.rng.choice((1, 2, 5))
         )
         self.db._node.refresher.on_point = self._on_point
+
+    def _close(self) -> None:
+        self.db.close()
 
     # -- in the refresher's thread
 
@@ -414,9 +418,12 @@ class Run:
         for _ in range(rng.choice((0, 0, 1, 2))):
             self._command()
         if rng.random() < 0.1:
-            self.db._engine.checkpoint()
+            self._checkpoint()
         if self.directory is not None and rng.random() < 0.25:
             self._reopen()
+
+    def _checkpoint(self) -> None:
+        self.db._engine.checkpoint()
 
     def _switch(self, name: str, mode: str) -> None:
         before = self.modes[name]
@@ -445,7 +452,7 @@ class Run:
 
     def _sources(self, name: str) -> set[str]:
         """All that a view is really made from: what the text names may be in a branch that is always empty."""
-        views = self.db._engine.ltm.tables.views
+        views = self._tables().views
         found: set[str] = set()
         waiting = [name]
         while waiting:
@@ -453,6 +460,9 @@ class Run:
             found |= read
             waiting += read & views.keys()
         return found
+
+    def _tables(self) -> Tables:
+        return self.db._engine.ltm.tables
 
     def _command(self) -> None:
         pool = self.db.view_managers

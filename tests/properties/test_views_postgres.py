@@ -120,7 +120,13 @@ class Run:
         self.refused: set[str] = set()
         #: Whether the queries of the views are also asked ad hoc, and the catalog is changed at the end.
         self.sampled = sampled
-        self.db = vt.connect("memory:" if directory is None else directory)
+        self.db = self._open()
+
+    def _open(self) -> vt.Database:
+        return vt.connect("memory:" if self.directory is None else self.directory)
+
+    def _close(self) -> None:
+        self.db.close()
 
     def __call__(self) -> None:
         try:
@@ -140,7 +146,7 @@ class Run:
             if self.directory is not None:
                 self._reopen()
         finally:
-            self.db.close()
+            self._close()
             self.server.executescript("ROLLBACK")
         kept = self._kept()
         self.seen.views += len(kept)

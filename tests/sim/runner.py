@@ -9,7 +9,7 @@ import gc
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -219,7 +219,7 @@ def run_mutants(scenario: Scenario, first: int, names: tuple[str, ...] = ()) -> 
         if names and mutant.name not in names:
             continue
         with _collected_by_hand():
-            caught = _catch(scenario, mutant, first)
+            caught = catch(scenario, mutant, range(first, first + mutant.seeds_max))
         if caught is None:
             escaped.append(mutant.name)
             print(f"mutant {mutant.name!r}: NOT CAUGHT by {mutant.seeds_max} seeds", flush=True)
@@ -231,9 +231,10 @@ def run_mutants(scenario: Scenario, first: int, names: tuple[str, ...] = ()) -> 
     return escaped
 
 
-def _catch(scenario: Scenario, mutant: Mutant, first: int) -> Run | None:
+def catch(scenario: Scenario, mutant: Mutant, seeds: Iterable[int]) -> Run | None:
+    """The first of these runs that has a violation."""
     directed = SCENARIOS[mutant.scenario] if mutant.scenario else scenario
-    for seed in range(first, first + mutant.seeds_max):
+    for seed in seeds:
         run = run_seed(directed, seed, mutant=mutant)
         if run.violation is not None:
             return run

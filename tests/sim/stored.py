@@ -29,7 +29,7 @@ from .process import Host
 from .scenario import Built, Scenario
 from .store import APPLIED_LATE, PARTIAL, WRITE_FAULTS, SimStore
 from .store_service import StoreService
-from .stored_mutants import CRASHES, LATE, MUTANTS, SLOW_DISKS, VIEWS, VIEWS_CRASHES
+from .stored_mutants import CRASHES, LATE, MUTANTS, ROOMY, SLOW_DISKS, VIEWS, VIEWS_CRASHES
 from .trace import Event
 from .views import ITEMS_MAX
 from .views_checkers import Lag, ViewsReplay
@@ -38,7 +38,9 @@ from .world import World
 from .zookeeper import ZooKeeper
 
 #: So small that pages, loads and evictions happen all the time.
-SETTINGS = StoreSettings(checkpoint_ms=250, lag_ms=30, keys_max=80, page_cells=7, evict_ms=150)
+SETTINGS = StoreSettings(checkpoint_ms=250, lag_ms=30, keys_max=25, page_cells=7, evict_ms=150)
+#: Keys are forgotten seldom: LTMs save more and load less.
+SETTINGS_ROOMY = SETTINGS._replace(keys_max=80)
 PAGE_ITEMS = 5
 HISTORY_MS, CLEAN_MS = 1_500, 300
 
@@ -172,6 +174,18 @@ def build(world: World) -> Built:
     return _with_store(world, built, checkers(), store)
 
 
+def _roomy_member(host: Host) -> Member:
+    return Member(host, refresh_with(tables()), _participant, SETTINGS_ROOMY, PAGE_ITEMS)
+
+
+def _build_roomy(world: World) -> Built:
+    """LTMs that need not forget."""
+    built = build(world)
+    for name in LTMS:
+        world.nodes[name].factory = _roomy_member
+    return built
+
+
 def _build_moving(world: World) -> Built:
     """The operator is in a hurry."""
     built = build(world)
@@ -264,7 +278,7 @@ SCENARIO = Scenario(
     liveness_ms_max=cluster.LIVENESS_MS_MAX,
     mutants=MUTANTS,
     probes=CRASH_POINTS,
-    traffic_min={"commits": 40, "checkpoints": 50, "loads": 100, "evictions": 5, "trims": 10},
+    traffic_min={"commits": 40, "checkpoints": 50, "loads": 100, "trims": 10, "evictions": 20},
 )
 
 SCENARIO_CALM = Scenario(
@@ -299,6 +313,16 @@ SCENARIO_CRASHES = Scenario(
     crash_points=CRASH_POINTS,
 )
 
+SCENARIO_ROOMY = Scenario(
+    name=ROOMY,
+    summary="the same crashes of LTMs that need not forget keys",
+    build=_build_roomy,
+    make_world=cluster.make_world,
+    plan=plan_crashes,
+    safety_ms=cluster.SAFETY_MS,
+    liveness_ms_max=cluster.LIVENESS_MS_MAX,
+)
+
 SCENARIO_LATE = Scenario(
     name=LATE,
     summary="writes to the store are carried out when others own the rows",
@@ -329,5 +353,12 @@ SCENARIO_VIEWS_CRASHES = Scenario(
     liveness_ms_max=views_cluster.LIVENESS_MS_MAX,
 )
 
-DIRECTED = (SCENARIO_CALM, SCENARIO_CRASHES, SCENARIO_LATE, SCENARIO_SLOW_DISKS, SCENARIO_VIEWS_CRASHES)
+DIRECTED = (
+    SCENARIO_CALM,
+    SCENARIO_CRASHES,
+    SCENARIO_ROOMY,
+    SCENARIO_LATE,
+    SCENARIO_SLOW_DISKS,
+    SCENARIO_VIEWS_CRASHES,
+)
 SCENARIOS = (SCENARIO, SCENARIO_VIEWS, *DIRECTED)

@@ -314,10 +314,13 @@ def test_a_commit_whose_loop_is_gone_does_not_stop_the_others(tmp_path: Path) ->
         engine = db._engine
         assert engine._leader.acquire(blocking=False)
 
-        async def cancelled() -> None:
+        async def committing() -> None:
             tx = aio.AsyncDatabase(db).transaction()
             await tx.insert("t", {"id": 1})
-            task = asyncio.ensure_future(tx.commit())
+            await tx.commit()
+
+        async def cancelled() -> None:
+            task = asyncio.ensure_future(committing())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             task.cancel()

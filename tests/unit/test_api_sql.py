@@ -413,7 +413,7 @@ def test_on_conflict_do_nothing(stock: vt.Database) -> None:
 def test_on_conflict_do_update(stock: vt.Database) -> None:
     text = """
         INSERT INTO stock AS s VALUES (1, 5, 'x'), (3, 7, 'y')
-        ON CONFLICT (id) DO UPDATE SET n = s.n + excluded.n, note = note || excluded.note
+        ON CONFLICT (id) DO UPDATE SET n = s.n + excluded.n, note = s.note || excluded.note
     """
     assert stock.sql(text).rowcount == 2
     assert rows(stock.sql("TABLE stock")) == [(1, 15, "ax"), (2, 20, "b"), (3, 7, "y")]

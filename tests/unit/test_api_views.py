@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 
 import viewtide as vt
+from viewtide.changetables.evaluators.whole import Chosen
 from viewtide.changetables.plan import Contribution
 from viewtide.coordinator import build
 from viewtide.coordinator.embedded import Engine
-from viewtide.ltm.catalog import View as CatalogView
 from viewtide.ltm.driver import Ltm
 from viewtide.ltm.versions import NotLoaded
 
@@ -372,7 +372,7 @@ def test_an_insert_does_not_end_the_pin_of_a_view_that_is_being_computed(
     monkeypatch.setattr(build, "_builders", itertools.count(tx._reader))
     first_contents = build.first_contents
 
-    def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
+    def interrupted(engine: Engine, view: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
         engine.checkpoint()
         tx.insert("events", _event(2))  # fails, after a look at the stored row
         with db.transaction() as writer:
@@ -382,7 +382,7 @@ def test_an_insert_does_not_end_the_pin_of_a_view_that_is_being_computed(
         with db.transaction() as writer:
             writer.update("events", 0, {"cost": 2000})
         engine.checkpoint()
-        yield from first_contents(engine, view, at)
+        yield from first_contents(engine, view, at, chosen)
 
     def insert(*_: object) -> None:
         with pytest.raises(vt.IntegrityError):
@@ -441,13 +441,13 @@ def test_a_view_row_that_a_writer_emptied_while_it_was_computed_is_stored(
     it; then the builder adds its part at the same timestamp. Pruning the empty version must not take the full one."""
     first_contents = build.first_contents
 
-    def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
+    def interrupted(engine: Engine, view: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
         with db.transaction() as tx:
             tx.delete("events", 5)
         with db.transaction() as tx:
             tx.insert("events", _event(5))
         engine.checkpoint()
-        yield from first_contents(engine, view, at)
+        yield from first_contents(engine, view, at, chosen)
 
     monkeypatch.setattr(build, "first_contents", interrupted)
     view = db.create_view("plain", "SELECT id, cost FROM events")
@@ -494,11 +494,11 @@ def test_a_view_row_that_was_stored_while_it_was_computed_does_not_come_back(
     What they supersede must be gone from the store before they are."""
     first_contents = build.first_contents
 
-    def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
+    def interrupted(engine: Engine, view: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
         with db.transaction() as tx:
             tx.update("t", 1, {"a": 2})
         engine.checkpoint()
-        yield from first_contents(engine, view, at)
+        yield from first_contents(engine, view, at, chosen)
 
     with vt.connect(db_path) as db:
         db.create_table("t", {"id": int, "a": int}, key="id")

@@ -25,6 +25,9 @@ def test_the_ratios() -> None:
         row(served.SERVED, 8_000),
         row(served.SERVED, 7_600, skew=HOT),
         row(served.SERVED, 18_000, k=1),
+        row(served.TWO_LTMS, 4_200, p99_ms=12.0),
+        row(served.TWO_LTMS, 6_600, k=1),
+        row(served.TWO_LTMS, 4_200, skew=HOT),
         row(report.POSTGRES, 2_000),
         row(report.POSTGRES, 6_000, k=1),
     ]
@@ -35,8 +38,12 @@ def test_the_ratios() -> None:
         "served_hot_vs_uniform": 0.95,
         "served_slowest_over_fastest": 0.8,
         "served_view_read_p50_ms": 0.3,
+        "two_ltms_vs_postgres": 2.1,
+        "two_ltms_vs_postgres_k1": 1.1,
+        "two_ltms_p99_ms": 12.0,
+        "two_ltms_hot_vs_uniform": 1.0,
     }
-    assert served.ratios(rows[3:])["served_vs_postgres"] is None
+    assert served.ratios(rows[6:])["served_vs_postgres"] is None
 
 
 def test_arguments() -> None:
@@ -60,7 +67,7 @@ def test_client_processes_against_a_node(tmp_path: Path) -> None:
 class Broken:
     """A place whose clients fail."""
 
-    def client(self) -> object:
+    def client(self, index: int = 0) -> object:
         raise RuntimeError("no client today")
 
     reader = client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -9,7 +10,8 @@ import pytest
 
 import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
-from viewtide.coordinator.cluster.requests import error_of
+from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
+from viewtide.coordinator.cluster.requests import Requests, error_of
 from viewtide.coordinator.two_phase.messages import FAILED, Outcome
 from viewtide.ltm.cluster.member import Member
 
@@ -39,6 +41,26 @@ def fill(db: vt.Database) -> vt.Token:
         tx.insert("products", [{"id": number, "category": "ab"[number % 2]} for number in range(10)])
         tx.insert("events", [{"id": number, "product": number % 10, "cost": number} for number in range(40)])
     return tx.token
+
+
+#: One hidden view is made from another one by its name.
+OF_HIDDEN = (
+    "WITH w AS (SELECT DISTINCT 2 AS c0, a.c0 AS c1"
+    " FROM (SELECT SUM(cost) AS c0 FROM events HAVING SUM(cost) >= 1) AS a WHERE a.c0 IN (SELECT product FROM events))"
+    " SELECT a.c1 AS c0, COUNT(*) AS n FROM w AS b JOIN w AS a ON a.c0 = b.c0"
+    " RIGHT JOIN events AS d ON CAST(b.c0 IS NULL AS int) = CAST(d.id IS NULL AS int) GROUP BY a.c1"
+)
+
+
+def test_hidden_views_of_hidden_views(db: vt.Database) -> None:
+    db.create_view("v", OF_HIDDEN)
+    with db.transaction() as tx:
+        tx.insert("events", [{"id": 1, "product": 5, "cost": 2}, {"id": 2, "product": 3, "cost": 3}])
+    assert db.view("v").rows() == [{"c0": 5, "n": 2}]
+    with db.transaction() as tx:
+        tx.delete("events", 2)
+    assert db.view("v").rows() == [{"c0": None, "n": 1}]
+    assert db.view("v").verify().ok
 
 
 def test_rows_are_written_and_read_over_several_ltms(db: vt.Database) -> None:
@@ -123,8 +145,8 @@ def test_deferred_views_are_read_at_their_watermark_and_as_fresh_as_asked_for(db
     with db.snapshot(views=["manual"]) as snapshot:
         assert snapshot.view("manual").get("a")["n"] == 19
         assert len(snapshot.scan("events")) == 39
-    with pytest.raises(vt.NotSupportedError, match="different groups"), db.snapshot(views=["manual", "quick"]):
-        pass
+    with db.snapshot(views=["manual", "quick"]) as snapshot:
+        assert snapshot.view("manual").get("a")["n"] == snapshot.view("quick").get("a")["n"] == 19
 
 
 def test_view_managers_are_withdrawn_and_assigned(db: vt.Database) -> None:
@@ -263,3 +285,83 @@ def test_status_and_what_is_not_there(db: vt.Database) -> None:
     fill(db)
     status = db.status()
     assert status.ltms == ("ltm-1", "ltm-2", "ltm-3") and status.commits == 1 and status.tables == 2
+
+
+def test_a_view_is_there_all_the_time_while_it_is_switched(cluster: TestCluster, db: vt.Database) -> None:
+    """By its handle, in a transaction that is retried, in SQL, and in the list of views; from another process, too."""
+    fill(db)
+    db.create_view("totals", BY_CATEGORY, refresh="manual")
+    other = cluster.database(2)
+    done, errors, reads = threading.Event(), [], [0]
+
+    def read(base: vt.Database) -> None:
+        view = base.view("totals")
+        try:
+            while not done.is_set():
+                assert view.get("a")["n"] == 20
+                assert base.view("totals").rows().rowcount == 2
+                assert base.sql("SELECT n FROM totals WHERE category = 'b'")[0].n == 20
+                assert base.run(lambda tx: tx.view("totals").get("b"))["n"] == 20
+                assert base.views() == ["totals"]
+                reads[0] += 1
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=read, args=(base,)) for base in (db, other)]
+    for thread in threads:
+        thread.start()
+    try:
+        for refresh in ("sync", "manual", "sync", "20ms", "sync"):
+            db.view("totals").set_refresh(refresh)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not errors and reads[0] >= 2
+    assert db.view("totals").verify().ok
+
+
+def test_snapshots_over_several_groups_have_one_watermark(db: vt.Database) -> None:
+    """Groups that go on at their own paces, under a writer: each snapshot shows one state of all and of the table."""
+    fill(db)
+    db.create_view("sums", "SELECT SUM(cost) AS s FROM events", refresh="0ms")
+    db.create_view("counts", "SELECT product, COUNT(*) AS n FROM events GROUP BY product", refresh="manual")
+    db.create_view("highest", "SELECT MAX(cost) AS m FROM events", refresh="sync")
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count(101):
+            if stop.is_set():
+                return
+            with db.transaction() as tx:
+                tx.insert("events", {"id": number, "product": number % 3, "cost": number})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = set()
+        for _ in range(4):
+            with db.snapshot(views=["sums", "counts", "highest"]) as snapshot:
+                rows = snapshot.scan("events")
+                assert snapshot.view("sums").get() == {"s": sum(row["cost"] for row in rows)}
+                assert sum(row["n"] for row in snapshot.view("counts").rows()) == rows.rowcount
+                assert snapshot.view("highest").get() == {"m": max(row["cost"] for row in rows)}
+                marks = {snapshot.view(name).rows().watermark for name in ("sums", "counts", "highest")}
+                assert marks == {snapshot.token.commit_ts}
+                seen.add(rows.rowcount)
+    finally:
+        stop.set()
+        writer.join()
+    assert len(seen) > 1, "no write came between two snapshots"
+
+
+def test_who_follows_the_catalog_waits_also_for_the_first_one(cluster: TestCluster) -> None:
+    """Processes that serve clients spent all their time on it before there was a table."""
+    follower = CatalogFollower(Requests(cluster.cluster, "ltm-1.coordinator"))
+    assert follower.version == 0
+    answered = threading.Event()
+    threading.Thread(target=lambda: (follower.follow(), answered.set()), daemon=True).start()
+    assert not answered.wait(0.3)
+    cluster.database(1).create_table("t", {"id": int}, key="id")
+    assert answered.wait(10) and follower.version > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.workload import tables
-from viewtide.changetables.errors import Busy, InterfaceError, RemoteProtocolError, Unavailable
+from viewtide.changetables.errors import Busy, InterfaceError, InternalError, RemoteProtocolError, Unavailable
 from viewtide.coordinator import registered
 from viewtide.coordinator.cluster import calls as calls_module
 from viewtide.coordinator.cluster.addressed import Addressed
@@ -20,7 +20,8 @@ from viewtide.ltm.cluster import log_messages
 from viewtide.ltm.cluster import messages as cluster
 from viewtide.ltm.cluster import zk_messages as zk
 from viewtide.ltm.cluster.hosted import Logged
-from viewtide.ltm.keys import CLIENT, LOCAL, Identity
+from viewtide.ltm.keys import ADMIN, CLIENT, LOCAL, LTM, VIEW_MANAGER, Identity
+from viewtide.ltm.ports import Damaged
 from viewtide.ltm.two_phase import messages as commit
 from viewtide.ltm.two_phase import records
 
@@ -70,11 +71,40 @@ def test_what_a_machine_understands_is_let_in() -> None:
         (PEER, Addressed("ltm-1", "vm-1", Hello(1))),
         (PEER, Addressed("ltm-1.calls", "vm-1", Hello(1))),
         (Identity("vm-1", CLIENT), Addressed("ltm-1.leader", "vm-1", Hello(1))),
+        (Identity("vm-1", CLIENT), Addressed("ltm-1.calls", "vm-1", cluster.Done(1))),
     ],
 )
 def test_whatever_else_is_refused(who: Identity, message: object) -> None:
     with pytest.raises(RemoteProtocolError):
         check(who, message)
+
+
+@pytest.mark.parametrize(
+    ("role", "to", "message"),
+    [
+        (VIEW_MANAGER, "ltm-1.leader", cluster.Split(1, b"x")),
+        (VIEW_MANAGER, "ltm-1.leader", cluster.MoveRange(1, b"x", b"y", "ltm-1/1")),
+        (VIEW_MANAGER, "ltm-1.coordinator", cluster.ChangeCatalog(1, 1, b"")),
+        (VIEW_MANAGER, "ltm-1.leader", commit.Draw(1, 1)),
+        (VIEW_MANAGER, "ltm-1.coordinator", commit.Vote(((1, 2), 3), "ltm-1", 4)),
+        (VIEW_MANAGER, "ltm-1", cluster.ForLog("ltm-1/1", "", commit.Forget((1, 2)))),
+        (ADMIN, "ltm-1.coordinator", commit.Vote(((1, 2), 3), "ltm-1", 4)),
+        (ADMIN, "ltm-1", cluster.ForLog("ltm-1/1", "", commit.Forget((1, 2)))),
+        (ADMIN, "ltm-1.leader", Hello(1)),
+        (CLIENT, "ltm-1.coordinator", ReadAt(1, 0, ())),
+    ],
+)
+def test_what_is_not_for_a_role_is_refused_to_it_and_taken_from_an_ltm(role: str, to: str, message: object) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"the role '{role}' may not send a {type(message).__name__}"):
+        check(Identity("x", role), Addressed(to, "x", message))
+    check(Identity("x", LTM), Addressed(to, "x", message))
+
+
+def test_what_is_for_a_role_is_taken() -> None:
+    check(Identity("boss", ADMIN), Addressed("ltm-1.leader", "boss", cluster.Split(1, b"x")))
+    check(Identity("vm-1", VIEW_MANAGER), Addressed("ltm-1.leader", "vm-1", Hello(1)))
+    collect = cluster.ForLog("ltm-1/1", "", cluster_messages.Collect(((1,), 2), 0, 0, 0))
+    check(Identity("vm-1", VIEW_MANAGER), Addressed("ltm-1", "vm-1", collect))
 
 
 # Questions of other threads.
@@ -216,6 +246,47 @@ def test_one_that_was_killed_is_replaced(tree: FakeTree) -> None:
     tree.nodes[OWN] = (b"old", 77, 3)
     tree.settle()
     assert tree.nodes[OWN] == (MINE.pack(), 1, 0)
+
+
+def test_it_writes_only_as_long_as_zookeeper_knows_it(tree: FakeTree) -> None:
+    """As the store's thread finds it when the process was paused: what has come meanwhile is not handled yet."""
+    directory = tree.directory
+    process = Process.__new__(Process)
+    process.name, process.directory, process._session_ms = "ltm-1", directory, 2_000
+    now_ms = 10_000
+    process._clock = lambda: now_ms
+    tree.settle()
+    with pytest.raises(Unavailable, match="ltm-1 has not heard of ZooKeeper"):
+        process.check_lease()
+    directory.tick(now_ms)
+    tree.settle()
+    process.check_lease()
+    now_ms = 11_001
+    with pytest.raises(Unavailable):
+        process.check_lease()
+    # Another session has its node: it is not this process that is known.
+    tree.nodes[OWN] = (b"new", 77, 0)
+    directory.tick(now_ms)
+    tree.settle()
+    with pytest.raises(Unavailable):
+        process.check_lease()
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [(Damaged("the checksum is wrong"), Damaged), (ZeroDivisionError("nobody has thought of it"), InternalError)],
+)
+def test_what_a_thread_met_ends_the_process(failure: Exception, raised: type[Exception]) -> None:
+    process = Process.__new__(Process)
+    woken: list[bool] = []
+    process._failure = None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process, "_wake", lambda: woken.append(True), raising=False)
+        patched.setattr(process, "_wait", list, raising=False)
+        process._fail(failure)
+        with pytest.raises(raised, match=str(failure)):
+            process._turn()
+    assert woken
 
 
 def test_a_process_that_was_replaced_ends(tree: FakeTree) -> None:

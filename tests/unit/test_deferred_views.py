@@ -506,8 +506,8 @@ def test_a_batch_refresh_that_is_interrupted_is_made_again(
         if fails_at == "clear":
             stop(engine, turns)
 
-    def stopped_fill(engine: object, view: object, at: int, turns: object) -> int:
-        rows_count = fill(engine, view, at, turns)  # type: ignore[arg-type]
+    def stopped_fill(engine: object, view: object, at: int, turns: object, evaluator: str | None) -> int:
+        rows_count = fill(engine, view, at, turns, evaluator)  # type: ignore[arg-type]
         if fails_at == "fill":
             stop(engine, turns)
         return rows_count

@@ -16,6 +16,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def python_blocks() -> list[object]:
     found: list[object] = []
     for page in PAGES:
+        if page.name == "spark.md":
+            continue  # tests/spark runs it, with the session that all tests share
         for number, match in enumerate(
             re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
         ):

@@ -91,13 +91,25 @@ def test_a_range_is_loaded_page_by_page() -> None:
     bench = Bench()
     read = Read(1, 20, 1, (), ((*WHOLE, 0, False),))
     bench.come(read)
+    load = bench.answer(last=OTHER)
+    assert (load.ranges, load.tables) == ((), (WHOLE,))
     load, then = bench.asked.pop()
-    assert load.ranges == (WHOLE,)
+    assert load.ranges == ((WHOLE[0], OTHER + b"\0"),)
     then(LoadedCells(1, (), ((((KEY, 5, (1,)),), KEY + b"\0"),)))
     load, then = bench.asked.pop()
-    assert load.ranges == ((KEY + b"\0", WHOLE[1]),) and bench.passed == []
-    then(LoadedCells(2, (), ((((OTHER, 5, (2,)),), WHOLE[1]),)))
+    assert load.ranges == ((KEY + b"\0", OTHER + b"\0"),) and bench.passed == []
+    then(LoadedCells(2, (), ((((OTHER, 5, (2,)),), OTHER + b"\0"),)))
     assert bench.passed == [read]
+
+
+def test_of_an_empty_table_no_range_is_loaded() -> None:
+    bench = Bench()
+    reads = [Read(number, 20, 1, (), ((KEY + bytes((number,)), OTHER, 0, False),)) for number in range(3)]
+    bench.come(reads[0])
+    assert bench.answer(last=None).tables == (WHOLE,)
+    for read in reads[1:]:
+        bench.come(read)
+    assert bench.passed == reads and not bench.asked
 
 
 def test_what_was_asked_before_keys_were_forgotten_is_not_believed() -> None:
@@ -149,6 +161,7 @@ def test_the_first_row_that_was_deleted_while_a_reader_waited_lets_the_next_one_
     machine.receive("reader", read, 0)
     told = machine.receive("coordinator", Decide(ATTEMPT, 50), 0)
     assert not [each for each in told.send if isinstance(each[-1], ReadRows)]
+    bench.answer(last=OTHER)
     load, then = bench.asked.pop()
     assert load.ranges == ((WHOLE[0], OTHER),)
     then(LoadedCells(1, (), ((((KEY, 5, (1,)),), OTHER),)))

@@ -125,3 +125,19 @@ def test_closing_while_somebody_is_served(db_path: Path) -> None:
     other.close()
     with vt.connect(db_path) as again:
         assert again.view("counts").verify().ok
+
+
+def test_a_database_that_is_closed_while_somebody_has_a_transaction_ends_properly(
+    db_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    with filled(db_path), vt.connect(f"ipc://{db_path}/socket") as client:
+        tx = client.transaction()
+        assert tx.update("t", 1, {"g": "c"})
+        client.view("counts").rows()
+        with client.snapshot() as snapshot:
+            snapshot.get("t", 1)
+    assert not failed
+    with vt.connect(db_path) as again:
+        assert again.view("counts").get("c") is None

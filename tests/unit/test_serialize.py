@@ -97,7 +97,8 @@ def nodes(relation: Relation) -> set[str]:
 
 def test_every_kind_of_relation_is_among_the_views() -> None:
     kinds = set[str]().union(*(nodes(parse_view(sql, TABLES)) for sql in VIEWS))
-    assert kinds == {part.__name__ for part in get_args(Relation)} - {"WithKey", "Slice", "Keyed"}
+    # Subqueries that are a column of their rows (Apply) are in statements only, which are not kept.
+    assert kinds == {part.__name__ for part in get_args(Relation)} - {"WithKey", "Slice", "Keyed", "Apply"}
 
 
 @settings(deadline=None, max_examples=60)

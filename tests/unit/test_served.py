@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import ClassVar
 import pytest
 
 import viewtide as vt
+from tests.tcp_proxy import TcpProxy
 from viewtide import remote_links, server, server_sessions
 from viewtide.ltm.codec import pack, unpack
 from viewtide.ltm.keys import Allowed, AllowList, Keys
@@ -134,7 +136,7 @@ def test_keys_and_roles(base: vt.Database, tmp_path: Path, monkeypatch: pytest.M
             vt.connect(address, keys=folder / "ltm-1.key", server_key=own.public) as db,
         ):
             db.tables()
-        with pytest.raises(vt.Unavailable):
+        with pytest.raises(vt.OperationalError, match="does not take this key"):
             vt.connect(address, keys=folder / "eve.key", server_key=own.public)
 
 
@@ -585,6 +587,20 @@ def test_a_connection_that_missed_an_answer_is_lost(base: vt.Database, monkeypat
     ):
         db.view("absent")
     assert missed
+
+
+@pytest.mark.parametrize("in_flight", ["the request", "the answer"])
+def test_what_was_lost_with_a_connection_is_sent_again(base: vt.Database, address: str, in_flight: str) -> None:
+    """ZeroMQ connects again by itself, and the node gives signs of life: they say nothing of what was under way."""
+    with TcpProxy(address.removeprefix("tcp://")) as proxy, vt.connect(f"tcp://{proxy.address}") as client:
+        assert client.tables() == base.tables()
+        holding = proxy.holding_requests() if in_flight == "the request" else proxy.holding_answers()
+        with ThreadPoolExecutor(1) as pool:
+            with holding:
+                asked = pool.submit(client.tables)
+                proxy.wait_for_held()
+                proxy.cut()
+            assert asked.result(remote_links.LOST_S + 10) == base.tables()
 
 
 def test_an_operation_that_cannot_be_sent_leaves_the_transaction_as_it_was(db: RemoteDatabase) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -16,6 +17,7 @@ from viewtide.ltm.cluster.log_messages import LogRecords, NoLog, ReadLog, Seal
 from viewtide.ltm.cluster.member import LifeOver
 from viewtide.ltm.commit_log.elsewhere import LogSealed
 from viewtide.ltm.commit_log.shared import SharedDirectory
+from viewtide.ltm.ports import Damaged
 from viewtide.ltm.two_phase.records import Decided
 
 WAIT_S_MAX = 20
@@ -228,6 +230,31 @@ def test_only_whole_flushes_are_trimmed(logs: SharedDirectory) -> None:
     assert trimmed == [2, 3]
 
 
+def never(error: Exception) -> None:
+    raise AssertionError("nothing fails") from error
+
+
+@pytest.mark.parametrize("error", [Damaged("its checksum is wrong"), ZeroDivisionError("nobody has thought of it")])
+def test_damage_and_defects_end_the_process(
+    logs: SharedDirectory, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(log: str, from_lsn: int) -> None:
+        raise error
+
+    monkeypatch.setattr(logs, "read", read)
+    failures: SimpleQueue[Exception] = SimpleQueue()
+    answers: SimpleQueue[object] = SimpleQueue()
+    service = LogService(logs, lambda caller, answer: answers.put(answer), failures.put)
+    try:
+        service.request("me", ReadLog(1, "ltm-1/1"))
+        assert failures.get(timeout=WAIT_S_MAX) is error
+        # The thread has not ended with it, and this is the first answer.
+        service.request("me", Seal(2, "ltm-1/9"))
+        assert answers.get(timeout=WAIT_S_MAX) == LogRecords(2, "ltm-1/9", 1, (), True)
+    finally:
+        service.close()
+
+
 def test_the_service_answers_in_the_order_of_records(logs: SharedDirectory) -> None:
     answers: list[tuple[object, object]] = []
     answered = threading.Semaphore(0)
@@ -240,7 +267,7 @@ def test_the_service_answers_in_the_order_of_records(logs: SharedDirectory) -> N
     for first, last in ((1, 3), (4, 5)):
         writer.add(records(first, last))
         writer.flush()
-    service = LogService(logs, put)
+    service = LogService(logs, put, never)
     try:
         for request in (ReadLog(1, "ltm-1/1", 3), ReadLog(2, "ltm-1/9"), Seal(3, "ltm-1/1"), Seal(4, "ltm-1/9")):
             service.request("me", request)

@@ -3,23 +3,17 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.sim import commit, runner
 from tests.sim.liveness_checkers import Orphans, in_doubt_p99_ms
-from tests.sim.scenario import Mutant, Scenario, run_seed
-from tests.sim.scenarios import SCENARIOS
+from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenario, and of each directed one.
 SEEDS = 340
 SEEDS_DIRECTED = 3
 SEEDS_ORPHANS = 100
 SEEDS_FAST = 4
-
-#: What only a patch that does not fit any more raises: such a mutant proves nothing.
-STALE = re.compile(r"raised (TypeError|AttributeError|NameError)")
 
 
 def test_some_seeds_of_the_commit_protocol_hold() -> None:
@@ -46,16 +40,3 @@ def test_a_coordinator_that_dies_leaves_nobody_in_doubt_for_longer_than_two_leas
 def test_the_directed_scenarios_hold(scenario: Scenario) -> None:
     totals = runner.run_many(scenario.name, 0, SEEDS_DIRECTED, twice_every=0)
     assert totals.violations == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", commit.SCENARIO.mutants, ids=lambda mutant: mutant.name)
-def test_every_known_bad_variant_of_the_commit_protocol_is_caught(mutant: Mutant) -> None:
-    directed = SCENARIOS[mutant.scenario] if mutant.scenario else commit.SCENARIO
-    found = None
-    for seed in range(mutant.seeds_max):
-        found = run_seed(directed, seed, mutant=mutant).violation
-        if found is not None:
-            break
-    assert found is not None, f"not caught by {mutant.seeds_max} seeds"
-    assert not STALE.search(str(found)), found

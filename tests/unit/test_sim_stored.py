@@ -3,13 +3,10 @@ tests.sim --scenario stored --seeds 10000`, and the same with stored-crashes, st
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.sim import runner, stored
-from tests.sim.scenario import Mutant, Scenario, run_seed
-from tests.sim.scenarios import SCENARIOS
+from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenarios, and of each directed one.
 SEEDS = 30
@@ -17,11 +14,9 @@ SEEDS_CRASHES = 24
 SEEDS_DIRECTED = 3
 SEEDS_FAST = 2
 #: Those that went wrong once: a view manager asked a process that did not answer for the log any more; the last commits
-#: before everybody went quiet stayed in the log of a former life.
-SEEDS_KEPT = ((stored.SCENARIO_VIEWS, 35), (stored.SCENARIO_LATE, 206))
-
-#: What only a patch that does not fit any more raises: such a mutant proves nothing.
-STALE = re.compile(r"raised (TypeError|AttributeError|NameError)")
+#: before everybody went quiet stayed in the log of a former life; the first rows of a range were counted before a
+#: deletion was decided, and the next ones were in the store only.
+SEEDS_KEPT = ((stored.SCENARIO_VIEWS, 35), (stored.SCENARIO_LATE, 206), (stored.SCENARIO_CRASHES, 23))
 
 
 def test_some_seeds_of_the_cluster_on_a_store_hold() -> None:
@@ -55,16 +50,3 @@ def test_whoever_dies_at_any_named_point_of_saving_and_loading_does_no_harm() ->
 def test_the_directed_scenarios_hold(scenario: Scenario) -> None:
     totals = runner.run_many(scenario.name, 0, SEEDS_DIRECTED, twice_every=0)
     assert totals.violations == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", stored.SCENARIO.mutants, ids=lambda mutant: mutant.name)
-def test_every_known_bad_variant_is_caught(mutant: Mutant) -> None:
-    directed = SCENARIOS[mutant.scenario] if mutant.scenario else stored.SCENARIO
-    found = None
-    for seed in range(mutant.seeds_max):
-        found = run_seed(directed, seed, mutant=mutant).violation
-        if found is not None:
-            break
-    assert found is not None, f"not caught by {mutant.seeds_max} seeds"
-    assert not STALE.search(str(found)), found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -456,3 +458,34 @@ def test_names_are_bounded() -> None:
     for name in ("", "x" * 256):
         with pytest.raises(LocalProtocolError):
             Hub(name)
+
+
+#: Hears nothing for a while, as a process that is busy or was paused, and then all of it.
+DEAF = """
+import sys, time
+from viewtide.ltm.transport import Hub
+hub = Hub("deaf", listen="tcp://127.0.0.1:0")
+print(hub.address, flush=True)
+sys.stdin.readline()
+time.sleep(0.5)
+print(len(hub.poll(0)), flush=True)
+hub.close()
+"""
+
+
+def test_a_peer_that_leaves_while_its_queue_is_full_ends_nobody() -> None:
+    """It did while ZeroMQ sent heartbeats, in either direction."""
+    command = [sys.executable, "-c", DEAF]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        address = process.stdout.readline().strip()
+        hub = Hub("flood")
+        hub.know("deaf", address)
+        while hub.send("deaf", b"x" * 500_000):
+            hub.flush()
+        time.sleep(0.2)
+        hub.close()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert int(process.stdout.readline() or "0") > 0, "it ended without a word"
+    assert process.returncode == 0

@@ -124,12 +124,12 @@ def test_a_key_that_is_not_on_the_list_is_refused_logged_and_counted(
 def test_refused_peers_are_logged_now_and_then_only(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "viewtide.transport"):
         for _ in range(50):
-            guarded.server._refuse("one of many")
+            guarded.server.refuse("one of many")
     assert len(caplog.records) == 1
     assert guarded.server.counts.refused == 50
     guarded.server._log_at = 0.0
     with caplog.at_level(logging.WARNING, "viewtide.transport"):
-        guarded.server._refuse("a later one")
+        guarded.server.refuse("a later one")
     assert "and 49 more" in caplog.records[1].getMessage()
 
 

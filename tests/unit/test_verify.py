@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import viewtide as vt
+from viewtide.changetables.evaluators.whole import Chosen
 from viewtide.changetables.keys import table_range
 from viewtide.changetables.plan import Contribution, ViewPlan
 from viewtide.changetables.types import Row
@@ -25,7 +26,6 @@ from viewtide.coordinator import build
 from viewtide.coordinator import verify as machine
 from viewtide.coordinator.embedded import Engine
 from viewtide.coordinator.verify import Limits, Outcome, repair, verify
-from viewtide.ltm.catalog import View as CatalogView
 from viewtide.ltm.reading import NEWEST
 from viewtide.ltm.tables import ViewRows
 from viewtide.verify import DIFFERENCES_MAX, Difference, VerifyReport, run_verify
@@ -553,12 +553,12 @@ def test_a_view_that_others_are_being_made_from_is_not_repaired(monkeypatch: pyt
         first_contents = build.first_contents
         refused = []
 
-        def interrupted(engine: Engine, view: CatalogView, at: int) -> Iterator[list[Contribution]]:
+        def interrupted(engine: Engine, view: str, at: int, chosen: Chosen) -> Iterator[list[Contribution]]:
             with pytest.raises(vt.TransactionConflict, match="being created from 'filtered'") as caught:
                 db.view("filtered").repair()
             refused.append(caught.value.retryable)
             assert db.view("groups").repair().ok
-            yield from first_contents(engine, view, at)
+            yield from first_contents(engine, view, at, chosen)
 
         monkeypatch.setattr(build, "first_contents", interrupted)
         db.create_view("late", "SELECT n, p FROM filtered")

@@ -1,0 +1,194 @@
+"""Clusters of LTM processes on this machine, as places for client processes: ZooKeeper, two-phase commit over ZeroMQ,
+logs on the local disk or in HBase.
+
+ZooKeeper and HBase are one JVM, started once for a bench; every cell gets LTM processes of its own. With two LTMs or
+more, events are on one and all else is on another: products, the index on events.product, the rows of the
+view. So every transaction has two participants. Clients are served by all LTMs in turn.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from . import product
+from .driver import Client, Reader
+from .errors import BenchError
+from .workload import TABLES, VIEW_NAME, VIEW_SQL
+
+if TYPE_CHECKING:
+    from viewtide.cluster_client import ClusterClient
+    from viewtide.ltm.tables import Tables
+
+LOCAL, HBASE = "local", "hbase"
+EVENTS = "events"
+READY_S_MAX = 90.0
+STOP_S_MAX = 20.0
+LOOK_AGAIN_S = 0.05
+#: On a busy machine the JVM may pause for seconds.
+SESSION_MS = 10_000
+
+
+class Servers(Protocol):
+    """A running ZooKeeper and HBase."""
+
+    zookeeper: str
+    thrift: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """A running cluster: where its LTMs serve clients and show their metrics."""
+
+    addresses: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+    def client(self, index: int) -> Client:
+        return product.remote_client(self.addresses[index % len(self.addresses)])
+
+    def reader(self) -> Reader:
+        return product.remote_client(self.addresses[0])
+
+    def recompute_differs(self) -> str | None:
+        return product.remote_difference(self.addresses[0])
+
+    def figures(self) -> dict[str, float]:
+        """The metrics of all LTMs, added up."""
+        found: dict[str, float] = {}
+        for address in self.metrics:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=STOP_S_MAX) as answer:
+                text: str = answer.read().decode()
+            for line in text.splitlines():
+                if not line.startswith("#"):
+                    name, value = line.partition("{")[0], line.rpartition(" ")[2]
+                    found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+
+@contextmanager
+def servers(parent: Path) -> Iterator[Servers]:
+    from viewtide.changetables.errors import OperationalError
+    from viewtide.dev_cluster import running
+
+    with product.fresh_folder(parent) as folder, ExitStack() as stack:
+        try:
+            started = stack.enter_context(running(folder))
+        except OperationalError as error:
+            raise BenchError(f"ZooKeeper and HBase cannot be started: {error}") from error
+        yield started
+
+
+@contextmanager
+def cluster_place(parent: Path, servers: Servers, ltms: int, storage: str = LOCAL) -> Iterator[ClusterPlace]:
+    """A fresh cluster with the initial rows and the view; with several LTMs, events are on another than the rest."""
+    with filled_cluster(parent, servers, ltms, storage) as (place, client):
+        if ltms > 1:
+            # Whoever came first has everything.
+            first = client.status().ranges[0].process
+            client.move(EVENTS, (), (), "ltm-1" if first != "ltm-1" else "ltm-2")
+        yield place
+
+
+@contextmanager
+def filled_cluster(
+    parent: Path, servers: Servers, ltms: int, storage: str = LOCAL
+) -> Iterator[tuple[ClusterPlace, ClusterClient]]:
+    """A fresh cluster with the initial rows and the view, all on one of its LTMs."""
+    from viewtide.cluster_client import ClusterClient
+
+    chroot = f"{servers.zookeeper}/bench-{secrets.token_hex(6)}"
+    with product.fresh_folder(parent) as folder, ExitStack() as stack:
+        client = ClusterClient(chroot)
+        stack.callback(client.close)
+        processes = stack.enter_context(_processes(folder, chroot, servers, ltms, storage))
+        _await_ready(client, processes, folder)
+        known = client.status().processes
+        place = ClusterPlace(
+            tuple(known[name].clients for name in processes), tuple(known[name].metrics for name in processes)
+        )
+        product.fill_remote(place.addresses[0], TABLES, VIEW_NAME, VIEW_SQL)
+        yield place, client
+
+
+def spread(client: ClusterClient, ranges_of: Callable[[Tables], Iterable[tuple[bytes, bytes, int]]]) -> None:
+    """Move each range (start, stop, number of the LTM from 0) to its LTM."""
+    from viewtide.ltm.cluster.messages import MoveRange
+
+    tables = client.tables()
+    assert tables is not None, "tables were made"
+    for start, stop, number in ranges_of(tables):
+        ranges = client.map()
+        target = next(log for log, host in ranges.hosts.items() if host.process == f"ltm-{number + 1}")
+        if ranges.owner(start) != target:
+            client.command(MoveRange(0, start, stop, target))
+            _await(lambda: not client.map().moves, "keys are still on their way")
+
+
+Processes = dict[str, subprocess.Popen[bytes]]
+
+
+@contextmanager
+def _processes(folder: Path, chroot: str, servers: Servers, count: int, storage: str) -> Iterator[Processes]:
+    """LTM processes by their names. They end with the block."""
+    started: Processes = {}
+    try:
+        for number in range(1, count + 1):
+            name = f"ltm-{number}"
+            config = folder / f"{name}.toml"
+            config.write_text(_config(name, chroot, folder, servers, storage))
+            command = [sys.executable, "-m", "viewtide.cli", "ltm", "--config", str(config)]
+            with open(folder / f"{name}.log", "wb") as log:
+                started[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        yield started
+    finally:
+        for process in started.values():
+            process.terminate()
+        for process in started.values():
+            try:
+                process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _config(name: str, chroot: str, folder: Path, servers: Servers, storage: str) -> str:
+    thrift = ", ".join(f'"{each}"' for each in servers.thrift)
+    namespace = chroot.rpartition("-")[2]
+    return (
+        f'name = "{name}"\nclients = "tcp://127.0.0.1:0"\nlog_level = "warning"\n\n'
+        f'[zookeeper]\nhosts = "{chroot}"\nsession_ms = {SESSION_MS}\n\n'
+        f'[storage]\nkind = "{storage}"\ndirectory = "{folder / "logs"}"\n\n'
+        f'[hbase]\nthrift = [{thrift}]\nnamespace = "bench{namespace}"\n'
+    )
+
+
+def _await_ready(client: ClusterClient, processes: Processes, folder: Path) -> None:
+    """Every LTM answers for a log, and tells where it serves clients."""
+    from viewtide.ltm.cluster.messages import MAP
+
+    def ready() -> bool:
+        for name, process in processes.items():
+            if process.poll() is not None:
+                raise BenchError(f"{name} has ended: {(folder / f'{name}.log').read_text()[-2_000:]}")
+        if client.zookeeper.read(MAP) is None:
+            return False
+        hosting = {host.process for host in client.map().hosts.values()}
+        return processes.keys() <= hosting and processes.keys() <= client.status().processes.keys()
+
+    _await(ready, "the LTMs are not ready")
+
+
+def _await(condition: Callable[[], bool], failure: str) -> None:
+    give_up = time.monotonic() + READY_S_MAX
+    while not condition():
+        if time.monotonic() > give_up:
+            raise BenchError(f"{failure} after {READY_S_MAX:g} s")
+        time.sleep(LOOK_AGAIN_S)

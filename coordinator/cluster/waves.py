@@ -1,0 +1,77 @@
+"""Transactions of this process go to its coordinator in waves. No I/O, no clock.
+
+What a transaction over several LTMs costs is mostly its messages and records, and transactions that write different
+rows can be run as one (rule T2). So those that come while a few waves are under way wait until one of them has ended,
+and go together. Whoever comes alone does not wait. A wave that takes long, because of a conflict or because an LTM is
+gone, is not waited for any longer: others may have nothing to do with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ...ltm.two_phase.messages import TxId
+from ..two_phase.messages import Submit
+
+#: One may wait for a disk or a peer while the other is computed.
+WAVES_MAX = 2
+#: So long a wave is waited for: several times what one takes when all goes well, also on a busy machine.
+WAVE_MS_MAX = 50
+#: Transactions in one wave.
+WAVE_SUBMITS_MAX = 256
+
+
+class _Wave:
+    __slots__ = ("begun_ms", "left")
+
+    def __init__(self, begun_ms: int, left: int) -> None:
+        self.begun_ms = begun_ms
+        #: Transactions that are not answered yet.
+        self.left = left
+
+
+class Waves:
+    def __init__(self) -> None:
+        self._held: deque[Submit] = deque()
+        self._waves: deque[_Wave] = deque()
+        self._wave_of: dict[TxId, _Wave] = {}
+
+    def __len__(self) -> int:
+        """Transactions that wait."""
+        return len(self._held)
+
+    def add(self, submit: Submit) -> None:
+        self._held.append(submit)
+
+    def answered(self, tx_id: TxId) -> None:
+        wave = self._wave_of.pop(tx_id, None)
+        if wave is not None:
+            wave.left -= 1
+
+    def release(self, now_ms: int) -> tuple[Submit, ...]:
+        """The next wave; empty if it has to wait, or if there is nothing."""
+        if not self._held:
+            return ()
+        self._forget(now_ms)
+        if len(self._waves) >= WAVES_MAX:
+            return ()
+        submits = tuple([self._held.popleft() for _ in range(min(len(self._held), WAVE_SUBMITS_MAX))])
+        wave = _Wave(now_ms, len(submits))
+        self._waves.append(wave)
+        for submit in submits:
+            self._wave_of[submit.tx_id] = wave
+        return submits
+
+    @property
+    def due_ms(self) -> int:
+        """When to look again at the latest, if something waits; 0: at once."""
+        if len(self._waves) < WAVES_MAX or not all(wave.left for wave in self._waves):
+            return 0
+        return self._waves[0].begun_ms + WAVE_MS_MAX
+
+    def _forget(self, now_ms: int) -> None:
+        """Waves that have ended, or take long."""
+        for wave in [wave for wave in self._waves if not wave.left or now_ms >= wave.begun_ms + WAVE_MS_MAX]:
+            self._waves.remove(wave)
+            if wave.left:
+                self._wave_of = {tx_id: other for tx_id, other in self._wave_of.items() if other is not wave}

@@ -1,0 +1,89 @@
+"""Transactions of one process go to its coordinator in waves, and get their timestamps together."""
+
+from __future__ import annotations
+
+from viewtide.coordinator.cluster.waves import WAVE_MS_MAX, WAVE_SUBMITS_MAX, WAVES_MAX, Waves
+from viewtide.coordinator.two_phase.coordinator import Coordinator
+from viewtide.coordinator.two_phase.messages import Outcome, Submit, Submits
+from viewtide.ltm.catalog import Catalog
+from viewtide.ltm.key_range import RangeMap
+from viewtide.ltm.machine import PlainHost
+from viewtide.ltm.tables import Tables
+from viewtide.ltm.two_phase.messages import Draw
+from viewtide.ltm.versions import Horizon
+
+
+def submit(number: int) -> Submit:
+    return Submit((number, 1), False, (("t", ((b"\0\0\0\x01%d" % number, ("", None, None, True)),)),))
+
+
+def begun(waves: Waves, now_ms: int, *numbers: int) -> list[int]:
+    """Those that go when these have come."""
+    for number in numbers:
+        waves.add(submit(number))
+    return [each.tx_id[0] for each in waves.release(now_ms)]
+
+
+def full(waves: Waves, now_ms: int = 0) -> None:
+    """As many waves as may be under way; each is one transaction, 1, 2 ..."""
+    for number in range(1, WAVES_MAX + 1):
+        assert begun(waves, now_ms, number) == [number]
+
+
+def test_whoever_comes_alone_goes_at_once() -> None:
+    waves = Waves()
+    full(waves)
+    assert waves.release(0) == ()
+
+
+def test_those_that_wait_go_together_when_a_wave_has_ended() -> None:
+    waves = Waves()
+    full(waves)
+    assert begun(waves, 1, 10, 11) == []
+    assert begun(waves, 2, 12) == []
+    assert len(waves) == 3 and waves.due_ms == WAVE_MS_MAX
+    waves.answered((1, 1))
+    assert waves.due_ms == 0
+    assert begun(waves, 3) == [10, 11, 12]
+    assert begun(waves, 3, 13) == []
+    for number in (10, 11):
+        waves.answered((number, 1))
+    assert begun(waves, 4) == []
+    waves.answered((12, 1))
+    assert begun(waves, 4) == [13]
+
+
+def test_a_wave_that_takes_long_is_not_waited_for() -> None:
+    waves = Waves()
+    full(waves)
+    assert begun(waves, WAVE_MS_MAX - 1, 10) == []
+    assert begun(waves, WAVE_MS_MAX) == [10]
+    # Its answers count for nothing any more.
+    waves.answered((1, 1))
+    assert begun(waves, WAVE_MS_MAX, 11) == [11]
+
+
+def test_a_wave_is_bounded() -> None:
+    waves = Waves()
+    assert len(begun(waves, 0, *range(WAVE_SUBMITS_MAX + 5))) == WAVE_SUBMITS_MAX
+    assert len(waves) == 5
+
+
+def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+    waves = Waves()
+    waves.answered((7, 1))
+    assert len(waves) == 0 and waves.release(0) == ()
+
+
+def test_submits_that_come_together_draw_together() -> None:
+    made = Coordinator(PlainHost("c"), "oracle", Tables(Catalog(), Horizon()), RangeMap(1, (b"",), ("ltm-1",)))
+    made.start(0, (), 1)
+    draws = [
+        message
+        for _, message in made.receive("client", Submits((submit(1), submit(2), submit(3))), 0).send  # type: ignore[misc]
+        if isinstance(message, Draw)
+    ]
+    assert [draw.wanted for draw in draws] == [3]
+    assert not any(isinstance(message, Outcome) for message in draws)
+    # One that comes later waits for its own: nobody gets a timestamp from before it came (rule T1).
+    assert made.receive("client", submit(4), 0).send == ()
