@@ -52,9 +52,17 @@ def hbase_namespace(hbase_client: Hbase) -> Iterator[str]:
     hbase_client.drop_namespace(namespace)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def own_hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevelopmentHbase]:
     """ZooKeeper, master, two region servers and the Thrift servers as processes of their own, to be killed. Whoever
     kills one starts it again."""
     with running(tmp_path_factory.mktemp("hbase"), separate=True, session_ms=CRASH_SESSION_MS) as servers:
         yield servers
+
+
+def is_whole(servers: DevelopmentHbase) -> bool:
+    """Whether both region servers are there. One that ended by itself, because the machine stood still for longer than
+    its session, is started again."""
+    for name in servers.dead:
+        servers.revive(name)
+    return len(servers.region_servers()) == 2

@@ -15,7 +15,7 @@ from viewtide.development import Development
 __all__ = ["postgres"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Development]:
     made = Development.up(tmp_path_factory.mktemp("cluster"), 3, 2, storage="hbase")
     try:

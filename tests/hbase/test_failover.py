@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.hbase_servers import is_whole
 from viewtide.dev_cluster import DevelopmentHbase
 from viewtide.ltm.commit_log.hbase import HbaseLog, create_log_table, read_log
 from viewtide.ltm.hbase_client import Hbase
@@ -162,7 +163,7 @@ def test_a_region_server_is_killed(killable: DevelopmentHbase, record_property: 
         killable.revive("region-1")
         before = [writer.appended for writer in writers]
         wait_until(lambda: progress(writers, before) >= APPENDS_AROUND, writers)
-        wait_until(lambda: len(killable.admin("servers")) >= 2, writers)
+        wait_until(lambda: is_whole(killable), writers)
         killable.kill("region-2")
     report("region server", writers, record_property)
     killable.revive("region-2")
