@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from .changetables.errors import InterfaceError
 from .coordinator.ports import ChangeFeed, Feeding
 from .durations import milliseconds
-from .reads import view_columns, view_rows
+from .reads import through_switches, view_columns, view_rows
 from .rows import Columns, Row, Token
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Reading:
         self._give_up = 0.0
 
     def _feed_of(self, name: str, since_ts: int | None) -> ChangeFeed:
-        return self._node.admin.feed(view_rows(name, self._node.engine.ltm.tables), since_ts)
+        return self._node.admin.feed(through_switches(lambda: view_rows(name, self._node.engine.ltm.tables)), since_ts)
 
     def _columns(self) -> Columns:
         """As they are now."""
@@ -156,20 +156,18 @@ class AsyncChanges(_Reading, AsyncIterator[ViewChange]):
 
     async def __anext__(self) -> ViewChange:
         while not self._closed.is_set():
-            if not self._ahead and self._fetching is None and not self._may_have_more():
-                self._given_ts = self._feed.ts
-                wait_s = self._wait_s()
-                if wait_s is None:
-                    self._closed.set()
-                else:
-                    await asyncio.sleep(wait_s)
-                continue
-            if not self._ahead:
+            if not self._ahead and (self._fetching is not None or self._may_have_more()):
                 await self._fetch()
             if self._ahead:
                 change = self._ahead.popleft()
                 self._given_ts = change.watermark
                 return change
+            self._given_ts = self._feed.ts
+            wait_s = self._wait_s()
+            if wait_s is None:
+                self._closed.set()
+            else:
+                await asyncio.sleep(wait_s)
         raise StopAsyncIteration
 
     async def _fetch(self) -> None:

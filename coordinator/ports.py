@@ -19,8 +19,8 @@ from .transaction import Request
 from .vms.managers import ViewManagerStatus
 
 if TYPE_CHECKING:
-    from .feed import Change
     from .refresher import GroupStatus
+    from .shown import Change
     from .verify import Outcome, Progress
 
 

@@ -15,7 +15,8 @@ from ..ltm.outputs import CommitRecord, Write
 from ..ltm.reading import same_row
 from ..ltm.tables import TableRows
 from .embedded import Engine
-from .feed import Change, Place, SignedRows, too_old
+from .feed import Place, too_old
+from .shown import Change, SignedRows
 
 
 class TableFeed:

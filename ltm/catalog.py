@@ -21,11 +21,13 @@ SYNC = "sync"
 
 class Earlier(NamedTuple):
     """How a view was refreshed until a switch, and the ids of the hidden views that its minima and maxima were read
-    from: their contributions are in the log."""
+    from: their contributions are in the log. In a cluster also from when on it could be read; `until` is 0 there while
+    it is being switched."""
 
     until: int
     deferred: bool
     values: tuple[int, ...]
+    ready_ts: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from ...changetables.errors import NotSupportedError
 from ...changetables.evaluators.choice import ROWS
 from ...ltm.catalog import Catalog, View
 from ...ltm.tables import ViewRows
-from ..ports import Feeding
 from ..verify import Outcome, Progress
 from .catalog_changes import creating, indexing, switching
 from .engine import ClusterEngine
+from .feed import ClusterFeed
 
 
 class ClusterAdministration:
@@ -37,5 +37,5 @@ class ClusterAdministration:
     def repair(self, name: str, progress: Progress | None) -> Outcome:
         raise NotSupportedError("views of a cluster are not repaired", hint="drop it and create it again")
 
-    def feed(self, view: ViewRows, since: int | None) -> Feeding:
-        raise NotSupportedError("there is no change feed in a cluster yet", hint="read the view")
+    def feed(self, view: ViewRows, since: int | None) -> ClusterFeed:
+        return ClusterFeed(self._engine.requests, self._engine.ltm, view, since)

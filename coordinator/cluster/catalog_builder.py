@@ -25,7 +25,7 @@ from ...changetables.operators.slice import top_key
 from ...changetables.plan import TOP, Answers, Asking, Contribution, LookUp, State
 from ...changetables.schema import Index, Table
 from ...changetables.types import Row
-from ...ltm.catalog import Catalog, View
+from ...ltm.catalog import Catalog, Earlier, View
 from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.machine import Host, Outputs
 from ...ltm.tables import IndexEntries, TableRows, Tables, ViewRows
@@ -364,11 +364,18 @@ def is_unfinished(catalog: Catalog) -> bool:
 
 def _ready(catalog: Catalog, ts: int) -> Catalog:
     views = {
-        name: replace(view, ready_ts=view.ready_ts or ts, indexes=_all_ready(view.indexes))
+        name: replace(
+            view, ready_ts=view.ready_ts or ts, indexes=_all_ready(view.indexes), earlier=_ended(view.earlier, ts)
+        )
         for name, view in catalog.views.items()
     }
     tables = {name: replace(table, indexes=_all_ready(table.indexes)) for name, table in catalog.tables.items()}
     return replace(catalog, version=catalog.version + 1, views=views, tables=tables)
+
+
+def _ended(earlier: tuple[Earlier, ...], ts: int) -> tuple[Earlier, ...]:
+    """What a view is from its switch on begins above S: the last step before it is of S."""
+    return tuple(each if each.until else each._replace(until=ts + 1) for each in earlier)
 
 
 def _all_ready(indexes: Iterable[Index]) -> tuple[Index, ...]:

@@ -23,7 +23,7 @@ from ...changetables.errors import Error, OperationalError, ProgrammingError, Un
 from ...changetables.keeping import Kept, keep
 from ...changetables.plan import needed_indexes
 from ...changetables.schema import Index
-from ...ltm.catalog import SYNC, Catalog, View
+from ...ltm.catalog import SYNC, Catalog, Earlier, View
 from ...ltm.cluster.catalogs import Stored, pack_catalog, tables_of
 from ...ltm.cluster.messages import (
     OTHER_BASE,
@@ -37,6 +37,9 @@ from ...ltm.tables import Planned, Scoped, Tables
 from ...ltm.versions import Horizon
 from ..vms.cluster_scheduler import check_supported
 from ..vms.groups import groups_of
+
+#: Switches of a view that are remembered for those who follow its changes.
+EARLIER_MAX = 8
 
 #: Given the catalog that there is, and how many were made on the way to it.
 Next: TypeAlias = Callable[[Tables, int], Catalog | None]
@@ -252,7 +255,8 @@ def _next_to_sync(tables: Tables, view: View) -> Catalog:
     if missing:
         return _with_indexes(tables.catalog, missing)
     needs = needed_indexes(kept, {each: tables.table(each) for each in kept.sources})
-    now = replace(view, refresh=SYNC, scope="", reads=kept.reads, needs=needs, ready_ts=0)
+    earlier = _with_earlier(tables, view)
+    now = replace(view, refresh=SYNC, scope="", reads=kept.reads, needs=needs, ready_ts=0, earlier=earlier)
     return tables.catalog.with_view(now).in_order().without_unused()
 
 
@@ -275,8 +279,20 @@ def _next_to_deferred(tables: Tables, view: View, refresh: str) -> Catalog:
             f"view {view.name!r} cannot be deferred: {', '.join(map(repr, readers))} is sync and made from it",
             hint="make those deferred first",
         )
-    now = replace(view, refresh=refresh, scope=f"view {view.id}")
+    # One without minima and maxima is made from the same rows as before.
+    earlier = _with_earlier(tables, view) if tables.views[view.name].values else view.earlier
+    now = replace(view, refresh=refresh, scope=f"view {view.id}", earlier=earlier)
     catalog = _with_deferred(tables, now, tables.catalog, lambda _: now)
     if not catalog.views[view.name].deferred:
         return catalog  # only the indexes
     return catalog.without_unused()
+
+
+def _with_earlier(tables: Tables, view: View) -> tuple[Earlier, ...]:
+    """What the view was until S, which is filled in when all is made (`catalog_builder`)."""
+    values = tuple(values.view.id for values in tables.views[view.name].values)
+    earlier = (*view.earlier, Earlier(0, view.deferred, values, view.ready_ts))
+    if len(earlier) <= EARLIER_MAX:
+        return earlier
+    gone, first, *others = earlier
+    return first._replace(ready_ts=gone.until), *others

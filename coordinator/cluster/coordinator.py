@@ -34,10 +34,11 @@ from ...ltm.cluster.messages import (
 from ...ltm.key_range import RangeMap
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
-from ...ltm.two_phase.messages import NotServed, Refused, Vote
+from ...ltm.two_phase.messages import FoundChanges, NotServed, Refused, Vote
 from ..two_phase.coordinator import Coordinator
-from ..two_phase.messages import ReadAt, RowsAt
+from ..two_phase.messages import ChangesAt, ReadAt, RowsAt
 from ..vms.cluster_messages import GroupIs, WantGroup
+from .gathering import Gathering
 
 #: A read that met an old map is begun again after this long, until so much time has passed.
 READ_AGAIN_MS = 20
@@ -72,6 +73,7 @@ class ClusterCoordinator:
         self._reads: dict[tuple[str, int], tuple[ReadAt, int]] = {}
         #: Answers to reads that wait until this one has the map and the catalog of their timestamps.
         self._held: list[tuple[str, RowsAt]] = []
+        self._gathering = Gathering()
         #: What was passed on to the scheduler: who asked, and by which number.
         self._asked: dict[int, tuple[str, int]] = {}
         self._number = 0
@@ -85,6 +87,7 @@ class ClusterCoordinator:
         self._now_ms = now_ms
         # Answers to an earlier life must not be taken for those to this one.
         self._number = incarnation << 32
+        self._gathering.start(incarnation)
         self.keeper.connect()
         self._carry_out(self.inner.start(now_ms, disk, incarnation))
         return self._out()
@@ -106,6 +109,9 @@ class ClusterCoordinator:
         elif self.map.epoch:
             # Before its first map it knows nobody; clients ask again.
             self._look_at(message)
+            if self._is_of_gathering(sender, message):
+                self._send_gathered()
+                return self._out()
             if isinstance(message, ReadAt):
                 self._reads[sender, message.number] = (message, now_ms)
             self._carry_out(self.inner.receive(sender, message, now_ms))
@@ -126,6 +132,9 @@ class ClusterCoordinator:
             self._ask_for_change(token[1])
         elif token[0] == "fetch":
             self._tell_catalog((token[1], token[2]))
+        elif token[0] == "gather":
+            self._gathering.timer(token[1], self.map, now_ms)
+            self._send_gathered()
         else:
             self._carry_out(self.inner.timer(token[1], now_ms))
         return self._out()
@@ -151,6 +160,29 @@ class ClusterCoordinator:
                 self._send.append((destination, message))
             elif not self._is_read_again(destination, message):
                 self._answer_read(destination, message)
+
+    def _is_of_gathering(self, sender: str, message: object) -> bool:
+        match message:
+            case ChangesAt():
+                self._gathering.ask(sender, message, self.map, self._now_ms)
+            case FoundChanges():
+                self._gathering.found(message)
+            case NotServed():
+                return self._gathering.not_served(message, self._now_ms)
+            case _:
+                return False
+        return True
+
+    def _send_gathered(self) -> None:
+        gathering = self._gathering
+        for destination, message in gathering.send:
+            if destination in self.map.hosts:
+                message = ForLog(destination, "", message)
+                destination = self.map.process(destination)
+            self._send.append((destination, message))
+        self._timers += [(at_ms, ("gather", token)) for at_ms, token in gathering.timers]
+        gathering.send.clear()
+        gathering.timers.clear()
 
     def _is_read_again(self, client: str, answer: RowsAt) -> bool:
         """Whether the read found an old map or an old leader, and is begun anew instead of answered."""

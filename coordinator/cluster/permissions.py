@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...ltm.cluster.messages import ChangeCatalog, FetchCatalog, FetchMap, ForLog, Merge, MoveRange, Split
 from ...ltm.keys import ADMIN, CLIENT, VIEW_MANAGER
-from ..two_phase.messages import ReadAt, Submit
+from ..two_phase.messages import ChangesAt, ReadAt, Submit
 from ..vms.cluster_messages import Collect, Hello, SlotDone, SlotRefused, WantGroup, Working
 
 _BY_ROLE: dict[str, tuple[type, ...]] = {
@@ -15,7 +15,7 @@ _BY_ROLE: dict[str, tuple[type, ...]] = {
     CLIENT: (),
     # They refresh views by ordinary transactions. Tables, ranges and votes are none of their business.
     VIEW_MANAGER: (Hello, Working, SlotDone, SlotRefused, Submit, ReadAt, FetchCatalog),
-    ADMIN: (Split, Merge, MoveRange, ChangeCatalog, FetchMap, FetchCatalog, Submit, ReadAt, WantGroup),
+    ADMIN: (Split, Merge, MoveRange, ChangeCatalog, FetchMap, FetchCatalog, Submit, ReadAt, ChangesAt, WantGroup),
 }
 
 

@@ -17,9 +17,9 @@ from typing import Protocol, TypeVar, cast
 from ...changetables import errors
 from ...changetables.errors import CommitUnknown, Error, InternalError, TransactionConflict, Unavailable
 from ...changetables.keys import table_range
-from ...ltm.two_phase.messages import COMMITTED, KeyRange, TxId
+from ...ltm.two_phase.messages import COMMITTED, KeyRange, Place, TxId
 from ...ltm.two_phase.participant import HISTORY_MS, TOO_OLD
-from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from ..two_phase.messages import ChangesAt, ChangesFound, Outcome, ReadAt, RowsAt, Submit
 from ..vms.step_rows import STEPS_ID
 
 #: A read is given up after this long: more than it takes another LTM to take over.
@@ -99,6 +99,19 @@ class Requests:
                     f"the snapshot is too old: a cluster keeps what was overwritten for {HISTORY_MS // 1000} s",
                     hint="begin a new transaction or snapshot",
                 )
+            if time.monotonic() > give_up:
+                raise _unavailable(found.error)
+            time.sleep(AGAIN_MS / 1000)
+
+    def changes(
+        self, at: int, ids: tuple[int, ...], since: int, limit: int, places: tuple[tuple[str, Place], ...] = ()
+    ) -> ChangesFound:
+        """A page of what was committed to tables and views, as `ChangesAt` says."""
+        give_up = time.monotonic() + READ_MS_MAX / 1000
+        while True:
+            found = self.ask(ChangesAt(0, at, ids, since, limit, places), ChangesFound, give_up)
+            if not found.error:
+                return found
             if time.monotonic() > give_up:
                 raise _unavailable(found.error)
             time.sleep(AGAIN_MS / 1000)

@@ -30,6 +30,7 @@ from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import (
     Answer,
     Draw,
+    FoundChanges,
     NotServed,
     ReadRows,
     Refused,
@@ -41,7 +42,7 @@ from ...ltm.two_phase.messages import (
 )
 from ...ltm.two_phase.participant import RefreshRow
 from ...ltm.two_phase.views import refresh_with
-from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from ..two_phase.messages import ChangesAt, Outcome, ReadAt, RowsAt, Submit
 from ..vms.cluster_leader import SchedulingLeader
 from ..vms.cluster_messages import (
     Changed,
@@ -68,8 +69,9 @@ ITEMS_MAX = 500
 
 _MEMBER_TAKES = (ForLog, Lease, NewMap, Timestamps, FetchRange, RangeRows, NotHere)
 _COORDINATOR_TAKES = (
-    *(Submit, ReadAt, NewMap, NotHere, Timestamps, ChangeCatalog, CatalogChanged, FetchCatalog, WantGroup, GroupIs),
-    *(Told, Refused, Vote, Settled, Answer, Resolved, ReadRows, NotServed),
+    *(Submit, ReadAt, ChangesAt, NewMap, NotHere, Timestamps, WantGroup, GroupIs),
+    *(ChangeCatalog, CatalogChanged, FetchCatalog),
+    *(Told, Refused, Vote, Settled, Answer, Resolved, ReadRows, FoundChanges, NotServed),
 )
 _LEADER_TAKES = (
     *(Draw, Report, FetchMap, Split, Merge, MoveRange, ChangeCatalog, NotHere),

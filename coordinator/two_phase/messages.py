@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...changetables.types import Row
-from ...ltm.two_phase.messages import KeyRange, NewRow, Refresh, TxId
+from ...ltm.two_phase.messages import ChangedRow, KeyRange, NewRow, Place, Refresh, RefreshedRow, TxId
 from ..transaction import Intent
 
 #: By table: the keys, and what is wanted of each row.
 Intents: TypeAlias = tuple[tuple[str, tuple[tuple[bytes, Intent], ...]], ...]
+
+#: (log, writes, refreshes, where the next ones are: above `at` if there are none).
+ChangesOfLog: TypeAlias = tuple[str, tuple[ChangedRow, ...], tuple[RefreshedRow, ...], Place]
 
 
 class Submit(NamedTuple):
@@ -74,6 +77,28 @@ class ReadAt(NamedTuple):
     at: int
     keys: tuple[bytes, ...]
     ranges: tuple[KeyRange, ...] = ()
+
+
+class ChangesAt(NamedTuple):
+    """What was committed to the rows of some tables and views in since < ts <= `at`, which was read at before: of every
+    log at most so many rows, or a transaction more. `places` are where the next page of some logs begins; the others
+    have no more."""
+
+    number: int
+    at: int
+    ids: tuple[int, ...]
+    since: int
+    limit: int
+    places: tuple[tuple[str, Place], ...] = ()
+
+
+class ChangesFound(NamedTuple):
+    """Of each log in the order of timestamps. Up to `oldest` some may be forgotten. `error`: why there are none."""
+
+    number: int
+    logs: tuple[ChangesOfLog, ...]
+    oldest: int
+    error: str = ""
 
 
 class RowsAt(NamedTuple):

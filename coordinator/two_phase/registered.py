@@ -11,5 +11,7 @@ TABLE = {
     129: messages.Outcome,
     130: messages.ReadAt,
     131: messages.RowsAt,
+    132: messages.ChangesAt,
+    133: messages.ChangesFound,
 }
 register_all(TABLE)

@@ -23,6 +23,7 @@ from ...ltm.tables import TableRows, Tables, ViewRows
 from ...ltm.two_phase.holds import PREFIX_BYTES
 from ...ltm.two_phase.messages import Refresh
 from ...ltm.two_phase.participant import Participant, RefreshRow
+from ...ltm.two_phase.recent import Recent
 from ...ltm.two_phase.records import LoggedWrite
 from .cluster_messages import Changed, Close, Closed, Collect, Item, Marker, Passed
 from .groups import Group, groups_in_force, groups_of
@@ -221,6 +222,7 @@ class FeedingParticipant(Participant):
     ) -> None:
         super().__init__(host, log, oracle, refresh)
         self.history = History(tables)
+        self.recent = Recent()
         self._items_max = items_max
 
     def follow(self, stored: Stored) -> None:

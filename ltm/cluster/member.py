@@ -35,6 +35,7 @@ from ..two_phase.messages import (
     NotServed,
     Prepare,
     Read,
+    ReadChanges,
     Refused,
     Resolve,
     Timestamps,
@@ -818,7 +819,7 @@ class Member:
 
     def _is_admitted(self, hosted: Hosted, machine: Participant, sender: str, message: object) -> bool:
         """Whether the participant gets it. What is refused is answered here, or asked again."""
-        if not isinstance(message, Ask | Prepare | Read | Resolve):
+        if not isinstance(message, Ask | Prepare | Read | ReadChanges | Resolve):
             return self._is_leased(machine.shows_up_to(message))
         if not hosted.open:
             return False
@@ -838,9 +839,9 @@ class Member:
         if why:
             self._refuse(hosted, machine, sender, message, why)
             return False
-        return not isinstance(message, Read) or self._may_read(hosted, message)
+        return not isinstance(message, Read | ReadChanges) or self._may_read(hosted, message)
 
-    def _is_ahead(self, message: Ask | Prepare | Read) -> bool:
+    def _is_ahead(self, message: Ask | Prepare | Read | ReadChanges) -> bool:
         """Only a map of that epoch says whether the keys are still here (rule T3)."""
         return message.epoch > self.map.epoch
 
@@ -849,7 +850,7 @@ class Member:
         part = machine.parts.get(prepare.attempt)
         return (part is not None and part.min_ts > 0) or prepare.attempt[0] in machine.committed
 
-    def _why_refused(self, hosted: Hosted, machine: Participant, message: Ask | Prepare | Read) -> str:
+    def _why_refused(self, hosted: Hosted, machine: Participant, message: Ask | Prepare | Read | ReadChanges) -> str:
         # What was asked for before the leader changed was drawn before, too.
         known = isinstance(message, Prepare) and message.attempt in machine.parts
         if not known and self._is_of_old_term(message):
@@ -867,10 +868,11 @@ class Member:
             keys, ranges = message.keys, message.ranges
         return "" if self._serves(hosted.log, keys, ranges) else MOVED
 
-    def _is_of_old_term(self, message: Ask | Prepare | Read) -> bool:
+    def _is_of_old_term(self, message: Ask | Prepare | Read | ReadChanges) -> bool:
         """Drawn from an earlier leader, perhaps after the present one began: it may be too low. (0: a timestamp that
         was read at before.)"""
-        return 0 < message.epoch < self.map.term or (message.epoch == 0 and not isinstance(message, Read))
+        given = isinstance(message, Read | ReadChanges)
+        return 0 < message.epoch < self.map.term or (message.epoch == 0 and not given)
 
     def _serves(self, log: str, keys: Iterable[bytes], ranges: tuple[KeyRange, ...]) -> bool:
         ranges_map = self.map
@@ -879,7 +881,12 @@ class Member:
         )
 
     def _refuse(
-        self, hosted: Hosted, machine: Participant, sender: str, message: Ask | Prepare | Read, why: str
+        self,
+        hosted: Hosted,
+        machine: Participant,
+        sender: str,
+        message: Ask | Prepare | Read | ReadChanges,
+        why: str,
     ) -> None:
         if isinstance(message, Ask):
             self._send.append((sender, Refused(message.attempt, why, self.map.epoch)))
@@ -888,7 +895,7 @@ class Member:
         else:
             self._send.append((sender, NotServed(message.number, self.map.epoch, why)))
 
-    def _may_read(self, hosted: Hosted, read: Read) -> bool:
+    def _may_read(self, hosted: Hosted, read: Read | ReadChanges) -> bool:
         if not self._is_leased(read.at):
             return False
         self.host.note("answered", hosted.log, hosted.incarnation, read.at, read.keys, read.ranges)

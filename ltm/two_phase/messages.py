@@ -39,6 +39,13 @@ NewRow: TypeAlias = tuple[bytes, Row | None]
 #: (view id, key, key values, delta).
 Refresh: TypeAlias = tuple[int, bytes, Row, Row]
 
+#: A timestamp, and how many changes that were committed at it come before the place.
+Place: TypeAlias = tuple[int, int]
+#: (commit_ts, key, old row, new row).
+ChangedRow: TypeAlias = tuple[int, bytes, Row | None, Row | None]
+#: (version, view id, key, key values, delta).
+RefreshedRow: TypeAlias = tuple[int, int, bytes, Row, Row]
+
 
 class Ask(NamedTuple):
     """Hold these and answer with the newest rows. `priority` is the first start of the tx_id. `incarnation` is that of
@@ -202,6 +209,36 @@ class ReadRows(NamedTuple):
     incarnation: int
     rows: tuple[tuple[int, Row | None], ...]
     ranges: tuple[tuple[tuple[bytes, int, Row], ...], ...]
+
+
+class ReadChanges(NamedTuple):
+    """What was committed to the rows of some tables and views, up to `at`, from a place on; at most so many rows, or a
+    transaction more. `ranges` are those of their keys that this log owns: nobody commits at or below `at` there any
+    more. What it has of others is from when it owned them."""
+
+    number: int
+    at: int
+    epoch: int
+    ids: tuple[int, ...]
+    start: Place
+    limit: int
+    ranges: tuple[KeyRange, ...] = ()
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        return ()
+
+
+class FoundChanges(NamedTuple):
+    """In the order of their timestamps. `next` is where the next ones are, above `at` if there are none. Up to `oldest`
+    some may be forgotten."""
+
+    number: int
+    incarnation: int
+    writes: tuple[ChangedRow, ...]
+    refreshes: tuple[RefreshedRow, ...]
+    next: Place
+    oldest: int
 
 
 class NotServed(NamedTuple):

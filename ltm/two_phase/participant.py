@@ -3,7 +3,7 @@
     Ask       hold what is to be written or was looked up, answer with what is newest
     Prepare   hold the rest, vote: the record is durable before the vote leaves
     Decide    make it visible at commit_ts, let go; look-ups become marks
-    Read      mark first, then wait for whoever has voted and may commit at or below the timestamp
+    Read      mark first, then wait for whoever has voted and may commit at or below the timestamp; so for ReadChanges
 
 A transaction is committed exactly when every participant on its list has a durable yes, at the highest min_ts. Nobody
 keeps that fact but the votes: whoever misses a decision asks the others. A transaction with one participant takes one
@@ -39,11 +39,13 @@ from .messages import (
     Decide,
     Draw,
     Forget,
+    FoundChanges,
     FoundRows,
     Inquire,
     NotServed,
     Prepare,
     Read,
+    ReadChanges,
     ReadRows,
     Refresh,
     Refused,
@@ -55,6 +57,7 @@ from .messages import (
     TxId,
     Vote,
 )
+from .recent import Recent
 from .records import Adopted, Committed, Decided, Forgotten, LoggedWrite, Refusal, Voted
 
 if TYPE_CHECKING:
@@ -165,7 +168,7 @@ class _Part:
 class _Reader:
     __slots__ = ("message", "sender", "waits_for")
 
-    def __init__(self, sender: str, message: Read, waits_for: set[Attempt]) -> None:
+    def __init__(self, sender: str, message: Read | ReadChanges, waits_for: set[Attempt]) -> None:
         self.sender, self.message, self.waits_for = sender, message, waits_for
 
 
@@ -182,6 +185,8 @@ class Participant:
         self.marks = Marks()
         #: What must outlive the log, where a store has the rows; None: nothing does, the log is kept.
         self.journal: Journal | None = None
+        #: For those who follow change tables; None: nobody does that here.
+        self.recent: Recent | None = None
         #: Tables, by the first bytes of their keys, whose rows may be written at timestamps that have passed.
         self.unfinished: frozenset[bytes] = frozenset()
         #: At a restart: what the store has of keys that are in the log, before what is there is replayed.
@@ -230,6 +235,8 @@ class Participant:
         self._now_ms = now_ms
         self.incarnation = incarnation
         last_lsn = self._durable_lsn = getattr(disk, "last_lsn", len(disk))
+        if self.recent is not None and self.journal is not None:
+            self.recent.floor = self.journal.stored.lowest
         for key, base in self.bases.items():
             self.cells.place(key, base)
         # While it is replayed, the place of a record is the last one.
@@ -342,6 +349,7 @@ class Participant:
             case Committed():
                 self._apply_again(record.writes, record.refreshes, record.commit_ts, record.at)
                 attempt, commit_ts = record.attempt, record.commit_ts
+                self._note_recent(attempt, commit_ts, record.at, record.writes, record.refreshes)
                 for tx_id in (attempt[0], *record.members):
                     self.committed[tx_id] = (attempt[1], commit_ts)
                 if self.journal is not None:
@@ -757,6 +765,7 @@ class Participant:
         if commit_ts:
             apply = self._apply_again if again else self._apply
             apply(part.writes, part.refreshes, commit_ts, part.at)
+            self._note_recent(attempt, commit_ts, part.at, part.writes, part.refreshes)
             for tx_id in part.tx_ids:
                 self.committed[tx_id] = (attempt[1], commit_ts)
             if self.journal is not None:
@@ -766,6 +775,13 @@ class Participant:
         self._release(attempt)
         if part.readers:
             self._wake(attempt, part)
+
+    def _note_recent(
+        self, attempt: Attempt, commit_ts: int, at: int, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]
+    ) -> None:
+        """With the moment from which on readers see it: nobody who is told of the one misses the other."""
+        if self.recent is not None:
+            self.recent.add(commit_ts, at, attempt, writes, refreshes)
 
     def _mark_looked_up(self, part: _Part, commit_ts: int) -> None:
         self.marks.mark(part.looked_up, commit_ts)
@@ -887,6 +903,14 @@ class Participant:
         if at < self.cells.horizon:
             self._send.append((sender, NotServed(read.number, self.epoch, TOO_OLD)))
             return
+        self._read_when_decided(sender, read)
+
+    def _read_changes(self, sender: str, read: ReadChanges) -> None:
+        self._newest_ts = max(self._newest_ts, read.at)
+        self._read_when_decided(sender, read)
+
+    def _read_when_decided(self, sender: str, read: Read | ReadChanges) -> None:
+        at = read.at
         # Mark first, then see whom to wait for: whoever votes from now on commits above (rule H1).
         self._mark_read(read)
         waits_for: set[Attempt] = set()
@@ -904,7 +928,7 @@ class Participant:
             for attempt in waits_for:
                 self.parts[attempt].readers.append(self._reader_number)
 
-    def _mark_read(self, read: Read) -> None:
+    def _mark_read(self, read: Read | ReadChanges) -> None:
         self.marks.mark(read.keys, read.at)
         self.marks.mark_ranges([each[0] for each in read.ranges], read.at)
 
@@ -931,7 +955,10 @@ class Participant:
             return False
         return self.must_load(sender, message)
 
-    def _answer_read(self, sender: str, read: Read) -> None:
+    def _answer_read(self, sender: str, read: Read | ReadChanges) -> None:
+        if isinstance(read, ReadChanges):
+            self._answer_changes(sender, read)
+            return
         if self._must_load(sender, read):
             return
         at, cells = read.at, self.cells
@@ -950,6 +977,15 @@ class Participant:
                         break
             ranges.append(tuple(found))
         self._show(sender, ReadRows(read.number, self.incarnation, tuple(rows), tuple(ranges)))
+
+    def _answer_changes(self, sender: str, read: ReadChanges) -> None:
+        recent = self.recent
+        if recent is None:
+            self._send.append((sender, NotServed(read.number, self.epoch, "changes are not followed here")))
+            return
+        writes, refreshes, next_place = recent.page(read.ids, read.start, read.at, read.limit)
+        found = FoundChanges(read.number, self.incarnation, writes, refreshes, next_place, recent.oldest(read.ids))
+        self._show(sender, found)
 
     # -- keys that change their owner (`hand_over`)
 
@@ -1025,6 +1061,8 @@ class Participant:
         self._timers.append((self._now_ms + self.clean_ms, "clean"))
         self._forget_versions(min(self._newest_ts - (self.history_ms << MS_SHIFT), self._needed_ts()))
         self._forget_transactions(self._newest_ts - (TX_MEMORY_MS << MS_SHIFT))
+        if self.recent is not None:
+            self.recent.forget(self._newest_ts - (self.history_ms << MS_SHIFT))
 
     def _needed_ts(self) -> int:
         """Somebody will read at it, or above."""
@@ -1063,8 +1101,8 @@ class Participant:
         return bool(self._readers)
 
     def reads(self) -> Iterable[Read]:
-        """Those that wait."""
-        return (reader.message for reader in self._readers.values())
+        """Those that wait for rows."""
+        return (reader.message for reader in self._readers.values() if isinstance(reader.message, Read))
 
     def _forget_versions(self, horizon: int) -> None:
         """With versions, rows that are gone are forgotten: the floor keeps those below from coming back (rule H3)."""
@@ -1141,6 +1179,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     Answer: Participant._answer,
     Resolve: Participant._resolve,
     Read: Participant._read,
+    ReadChanges: Participant._read_changes,
     Timestamps: Participant._open_up,
 }
 #: Handled also before a floor is known: they concern votes that were given before the restart, or give it.

@@ -24,6 +24,8 @@ TABLE = {
     15: messages.Read,
     16: messages.ReadRows,
     17: messages.NotServed,
+    18: messages.ReadChanges,
+    19: messages.FoundChanges,
     40: records.Committed,
     41: records.Voted,
     42: records.Refusal,

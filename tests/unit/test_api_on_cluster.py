@@ -12,7 +12,13 @@ import pytest
 from tests.conftest import CLUSTER_VARIABLE, LTMS_VARIABLE
 
 HERE = Path(__file__).parent
-FILES = ("test_api_transactions.py", "test_api_views.py", "test_read_levels.py", "test_sql_deferred.py")
+FILES = (
+    "test_api_transactions.py",
+    "test_api_views.py",
+    "test_read_levels.py",
+    "test_sql_deferred.py",
+    "test_changes.py",
+)
 TIMEOUT_S = 280
 
 

@@ -109,7 +109,7 @@ def test_every_token_is_a_place_to_go_on_from(db: vt.Database) -> None:
     assert next(reading) == whole[5]
     assert reading.token == whole[5].token
     assert len(list(reading)) == len(whole) - 6
-    assert reading.token.commit_ts == tokens[-1].commit_ts, "it was read up to now, also where nothing changed"
+    assert reading.token.commit_ts >= tokens[-1].commit_ts, "it was read up to now, also where nothing changed"
     with pytest.raises(StopIteration):
         next(reading)
 

@@ -47,7 +47,7 @@ PINNED = """
 75 Done 76 ChangeCatalog 77 CatalogChanged 78 FetchCatalog 79 CatalogIs 96 Seal 97 ReadLog 98 LogRecords 99 NoLog
 112 Logged 128 Submit 129 Outcome 130 ReadAt 131 RowsAt 160 Close 161 Closed 162 Collect 163 Changed 164 Marker 165 Work
 166 Working 167 SlotDone 168 SlotRefused 169 Hello 170 Passed 171 WantGroup 172 GroupIs
-192 Addressed
+18 ReadChanges 19 FoundChanges 132 ChangesAt 133 ChangesFound 192 Addressed
 """
 
 

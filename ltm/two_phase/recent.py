@@ -1,0 +1,127 @@
+"""What was committed lately at one LTM, by timestamp: for those who follow the change tables of a table or view.
+
+It is kept for as long as versions are that were superseded, and longer as long as there is not much of it. What was
+committed here stays here when the keys change their owner: whoever follows asks all logs. After a restart it is what
+the log still has; what only the store has, nobody can tell in order any more. `oldest` says up to where something may
+be missing, for each table by itself: one that does not change is never too far behind.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from .holds import PREFIX_BYTES
+from .messages import Attempt, ChangedRow, Place, Refresh, RefreshedRow
+from .records import LoggedWrite
+
+#: Changed rows that are kept whatever their age is, and those that are kept at the most: each takes about 500 bytes.
+KEPT_MIN = 20_000
+KEPT_MAX = 500_000
+#: Commits that are looked through for one answer: about 10 ms.
+SCANNED_MAX = 20_000
+
+_Entry: TypeAlias = tuple[int, Attempt, Sequence[LoggedWrite], Sequence[Refresh]]
+
+
+class Page(NamedTuple):
+    """Changes in the order of their timestamps, and where the next ones are."""
+
+    writes: tuple[ChangedRow, ...]
+    refreshes: tuple[RefreshedRow, ...]
+    next: Place
+
+
+class Recent:
+    def __init__(self) -> None:
+        #: In the order of (ts, attempt): contributions to view rows do not come in that of their timestamps.
+        self._entries: list[_Entry] = []
+        self._count = 0
+        #: Of everything, what is at or below it may be missing; of some tables and views, what is at or below these.
+        self.floor = 0
+        self._forgotten: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(
+        self, commit_ts: int, at: int, attempt: Attempt, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]
+    ) -> None:
+        """`at` is the version of the refreshed rows, 0: commit_ts."""
+        if not at or at == commit_ts:
+            self._insert((commit_ts, attempt, writes, refreshes))
+            return
+        if writes:
+            self._insert((commit_ts, attempt, writes, ()))
+        self._insert((at, attempt, (), refreshes))
+
+    def _insert(self, entry: _Entry) -> None:
+        entries, name = self._entries, entry[:2]
+        if not entries or entries[-1][:2] < name:
+            entries.append(entry)
+        else:
+            place = bisect_left(entries, name, key=_name)
+            if entries[place][:2] == name:
+                return  # at a restart: it is beside the checkpoint, and in the log
+            entries.insert(place, entry)
+        self._count += len(entry[2]) + len(entry[3])
+
+    def forget(self, ts: int) -> None:
+        """What is at or below it, if there is much."""
+        gone = 0
+        for each_ts, _, writes, refreshes in self._entries:
+            if self._count <= KEPT_MIN or (each_ts > ts and self._count <= KEPT_MAX):
+                break
+            gone += 1
+            self._count -= len(writes) + len(refreshes)
+            for table_id in {*(_table_of(key) for key, _, _ in writes), *(refresh[0] for refresh in refreshes)}:
+                self._forgotten[table_id] = each_ts
+        del self._entries[:gone]
+
+    def oldest(self, ids: Iterable[int]) -> int:
+        """The lowest timestamp above which nothing of these tables and views is missing."""
+        return max([self.floor, *(self._forgotten.get(each, 0) for each in ids)])
+
+    def page(self, ids: Sequence[int], start: Place, at: int, limit: int) -> Page:
+        """From a place on and up to a timestamp, at most so many. The order is the same whenever it is asked."""
+        writes: list[ChangedRow] = []
+        refreshes: list[RefreshedRow] = []
+        wanted = frozenset(ids)
+        last_ts = seen = 0
+        for scanned, (ts, _, some_writes, some_refreshes) in enumerate(self._from(start[0])):
+            if ts > at:
+                break
+            if ts != last_ts:
+                if scanned >= SCANNED_MAX:
+                    return Page(tuple(writes), tuple(refreshes), (ts, 0))
+                last_ts, seen = ts, 0
+            for write in some_writes:
+                if _table_of(write[0]) in wanted:
+                    seen += 1
+                    if (ts, seen) > start:
+                        writes.append((ts, *write))
+            for refresh in some_refreshes:
+                if refresh[0] in wanted:
+                    seen += 1
+                    if (ts, seen) > start:
+                        refreshes.append((ts, *refresh))
+            if len(writes) + len(refreshes) >= limit:
+                return Page(tuple(writes), tuple(refreshes), (ts, seen))
+        return Page(tuple(writes), tuple(refreshes), (at + 1, 0))
+
+    def _from(self, ts: int) -> Iterator[_Entry]:
+        entries = self._entries
+        return (entries[place] for place in range(bisect_left(entries, ts, key=_ts), len(entries)))
+
+
+def _table_of(key: bytes) -> int:
+    return int.from_bytes(key[:PREFIX_BYTES], "big")
+
+
+def _name(entry: _Entry) -> tuple[int, Attempt]:
+    return entry[:2]
+
+
+def _ts(entry: _Entry) -> int:
+    return entry[0]
