@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 import viewtide as vt
@@ -27,6 +29,31 @@ def serving(cluster: Development, db: vt.Database) -> str:
         client.close()
 
 
+class Mirror:
+    """Keeps a copy of a view by its changes; what is not known any more is read again."""
+
+    def __init__(self, view: vt.View) -> None:
+        self._view = view
+        self.changes_count = 0
+        self._read()
+
+    def _read(self) -> None:
+        result = self._view.rows()
+        self.rows, self._token = Counter(tuple(row.values()) for row in result), result.token
+
+    def follow(self) -> None:
+        try:
+            for change in self._view.changes(since=self._token):
+                for row, times in change.rows:
+                    self.rows[tuple(row.values())] += times
+                self._token = change.token
+                self.changes_count += 1
+        except vt.OperationalError as error:
+            assert "not known to the cluster any more" in error.message
+            self._read()
+        self.rows = +self.rows
+
+
 def test_a_cluster_goes_on_when_the_process_that_serves_a_client_is_killed(hbase_cluster: Development) -> None:
     cluster = hbase_cluster
     with vt.connect(f"zk://{cluster.zookeeper}") as db:
@@ -42,10 +69,21 @@ def test_a_cluster_goes_on_when_the_process_that_serves_a_client_is_killed(hbase
             tx.update("events", 7, {"cost": 700})
         assert db.view("by_category").get("b")["cost"] == sum(range(1, 40, 2)) - 7 + 700
         assert db.view("late").get("b", at_least=tx.token)["cost"] == sum(range(1, 40, 2)) - 7 + 700
+        mirrors = [Mirror(db.view(name)) for name in ("by_category", "late")]
+        for number in range(60, 80):
+            with db.transaction() as tx:
+                tx.insert("events", {"id": number, "product": number % 10, "cost": 1})
+        db.view("late").rows(at_least=tx.token)
+        for mirror in mirrors:
+            mirror.follow()
+        assert mirrors[0].changes_count == 20 and 1 <= mirrors[1].changes_count <= 20
         cluster.kill(serving(cluster, db))
         for number in range(100, 120):
             with db.transaction() as tx:
                 tx.insert("events", {"id": number, "product": 1, "cost": 1})
-        assert db.view("by_category").get("b")["n"] == 40
-        assert db.view("late").get("b", at_least=tx.token)["n"] == 40
+        assert db.view("by_category").get("b")["n"] == 50
+        assert db.view("late").get("b", at_least=tx.token)["n"] == 50
+        for mirror, name in zip(mirrors, ("by_category", "late"), strict=True):
+            mirror.follow()
+            assert mirror.rows == Counter(tuple(row.values()) for row in db.view(name).rows())
         assert db.view("by_category").verify().ok and db.view("late").verify().ok

@@ -13,7 +13,7 @@ from viewtide.coordinator.cluster.calls import Calls
 from viewtide.coordinator.cluster.directory import LIVES, PROCESSES, Address, Directory, Superseded
 from viewtide.coordinator.cluster.process import Process
 from viewtide.coordinator.cluster.roles import ltm_roles, view_manager_roles
-from viewtide.coordinator.two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from viewtide.coordinator.two_phase.messages import ChangesFound, Outcome, ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms import cluster_messages
 from viewtide.coordinator.vms.cluster_messages import Hello
 from viewtide.ltm.cluster import log_messages
@@ -28,9 +28,9 @@ from viewtide.ltm.two_phase import records
 #: For a log: in `ForLog`. The others are records, or come from a service or to a client.
 FOR_LOGS = (
     *(commit.Ask, commit.Prepare, commit.Decide, commit.Forget, commit.Inquire, commit.Resolve, commit.Read),
-    *(cluster_messages.Close, cluster_messages.Collect, cluster_messages.Passed),
+    *(commit.ReadChanges, cluster_messages.Close, cluster_messages.Collect, cluster_messages.Passed),
 )
-TO_CLIENTS = (cluster.Done, cluster.CatalogIs)
+TO_CLIENTS = (cluster.Done, cluster.CatalogIs, ChangesFound)
 
 
 def test_every_message_is_understood_by_a_machine() -> None:
