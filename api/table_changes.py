@@ -5,27 +5,20 @@ from __future__ import annotations
 from typing import cast
 
 from .changes import Changes
-from .changetables.errors import NotSupportedError
-from .coordinator.embedded import Engine
-from .coordinator.ports import ChangeFeed
-from .coordinator.table_feed import TableFeed
+from .coordinator.ports import ChangeFeed, TableFeeding
 from .reads import columns_of, unknown_table
 from .rows import Columns
 
 
 class TableChanges(Changes):
-    """Changes of a table in this process."""
+    """Changes of a table."""
 
     def _feed_of(self, name: str, since_ts: int | None) -> ChangeFeed:
-        engine = self._node.engine
-        if not isinstance(engine, Engine):
-            raise NotSupportedError(
-                "the changes of a table on a cluster cannot be read", hint="read those of a view: SELECT * FROM it"
-            )
-        table = engine.ltm.newest_tables().by_name.get(name)
+        ltm = self._node.engine.ltm
+        table = ltm.newest_tables().by_name.get(name)
         if table is None:
-            raise unknown_table(name, engine.ltm.tables)
-        return TableFeed(engine, table, since_ts)
+            raise unknown_table(name, ltm.tables)
+        return self._node.admin.table_feed(table, since_ts)
 
     def _columns(self) -> Columns:
-        return columns_of(cast(TableFeed, self._feed).table())
+        return columns_of(cast(TableFeeding, self._feed).table())

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 
 from ..changetables.evaluators.whole import forced
 from ..ltm.catalog import Catalog, View
-from ..ltm.tables import ViewRows
+from ..ltm.tables import TableRows, ViewRows
 from .build import build_index
 from .deferred import create, switch
 from .embedded import Engine
 from .feed import Feed
 from .mending import repair_view
 from .refresher import Refresher
+from .table_feed import TableFeed
 from .verify import Outcome, Progress
 
 
@@ -41,3 +42,6 @@ class EmbeddedAdministration:
 
     def feed(self, view: ViewRows, since: int | None) -> Feed:
         return Feed(self._engine, view, since)
+
+    def table_feed(self, table: TableRows, since: int | None) -> TableFeed:
+        return TableFeed(self._engine, table, since)

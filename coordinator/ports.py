@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ..changetables.errors import TransactionConflict
 from ..ltm.catalog import Catalog, View
 from ..ltm.reading import Reader
-from ..ltm.tables import ViewRows
+from ..ltm.tables import TableRows, ViewRows
 from .hot_groups import HotGroups
 from .transaction import Request
 from .vms.managers import ViewManagerStatus
@@ -110,8 +110,12 @@ class Feeding(ChangeFeed, Protocol):
     def view(self) -> ViewRows: ...
 
 
+class TableFeeding(ChangeFeed, Protocol):
+    def table(self) -> TableRows: ...
+
+
 class Administration(Protocol):
-    """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and `feed`."""
+    """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and feeds."""
 
     def create_view(self, view: View, evaluator: str | None = None) -> None:
         """With all that it needs; its id does not count. It returns when the view can be read. `evaluator`: by which
@@ -128,3 +132,5 @@ class Administration(Protocol):
     def repair(self, name: str, progress: Progress | None) -> Outcome: ...
 
     def feed(self, view: ViewRows, since: int | None) -> Feeding: ...
+
+    def table_feed(self, table: TableRows, since: int | None) -> TableFeeding: ...

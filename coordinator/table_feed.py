@@ -7,7 +7,7 @@ were loaded in bulk are not in it: that is an error, never a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..changetables.errors import OperationalError, ProgrammingError
 from ..ltm.loads import Loaded
@@ -61,7 +61,7 @@ class TableFeed:
                         row
                         for table_id, writes in record.writes
                         if table_id == self._id
-                        for row in _signed(writes, table)
+                        for row in signed_rows(writes, table)
                     ]
                     if rows:
                         self.ts = record.commit_ts
@@ -80,7 +80,7 @@ class TableFeed:
         )
 
 
-def _signed(writes: list[Write], table: TableRows) -> SignedRows:
+def signed_rows(writes: Iterable[Write], table: TableRows) -> SignedRows:
     """Rows that go and come; those of before a column was added have its default."""
     signed: SignedRows = []
     pad = table.codec.pad

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from ...changetables.errors import NotSupportedError
 from ...changetables.evaluators.choice import ROWS
 from ...ltm.catalog import Catalog, View
-from ...ltm.tables import ViewRows
+from ...ltm.tables import TableRows, ViewRows
 from ..verify import Outcome, Progress
 from .catalog_changes import creating, indexing, switching
 from .engine import ClusterEngine
-from .feed import ClusterFeed
+from .feed import ClusterFeed, ClusterTableFeed
 
 
 class ClusterAdministration:
@@ -39,3 +39,6 @@ class ClusterAdministration:
 
     def feed(self, view: ViewRows, since: int | None) -> ClusterFeed:
         return ClusterFeed(self._engine.requests, self._engine.ltm, view, since)
+
+    def table_feed(self, table: TableRows, since: int | None) -> ClusterTableFeed:
+        return ClusterTableFeed(self._engine.requests, self._engine.ltm, table, since)

@@ -1,4 +1,5 @@
-"""The change feeds of a cluster: change tables of a view, in order, as far back as the LTMs know what was committed.
+"""The change feeds of a cluster: change tables of a view or table, in order, as far back as the LTMs know what was
+committed. Those of a table are what they tell, as it is.
 
 LTMs tell what was contributed to the view and its hidden views, each for itself and in the order of timestamps; here
 that is merged, and `shown` finds what the view showed before and after each timestamp. A synchronous view changes at
@@ -16,9 +17,10 @@ from typing import NamedTuple, TypeAlias
 
 from ...changetables.errors import OperationalError, ProgrammingError
 from ...changetables.plan import Contribution
-from ...ltm.tables import ViewRows
+from ...ltm.tables import TableRows, ViewRows
 from ...ltm.two_phase.messages import ChangedRow, Place, RefreshedRow
 from ..shown import Change, Part, Sources, shown_at_start, too_young
+from ..table_feed import signed_rows
 from .reader import ClusterReader
 from .requests import Requests
 
@@ -166,3 +168,37 @@ def _by_view(refreshes: list[RefreshedRow]) -> dict[int, list[Contribution]]:
     for _, view_id, key, key_values, delta in refreshes:
         found.setdefault(view_id, []).append(Contribution(key, key_values, delta))
     return found
+
+
+class ClusterTableFeed:
+    """Reads the change tables of one table. `ts`: everything up to it was given."""
+
+    def __init__(self, requests: Requests, reader: ClusterReader, table: TableRows, since: int | None) -> None:
+        self._requests, self._reader = requests, reader
+        self._id, self._name = table.table.id, table.table.name
+        self.ts = reader.begin() if since is None else since
+
+    def has_news(self) -> bool:
+        """Only a round finds out."""
+        return True
+
+    def table(self) -> TableRows:
+        """As it is now."""
+        table = self._reader.tables.by_id.get(self._id)
+        if table is None:
+            raise ProgrammingError(f"table {self._name!r} was dropped", hint="its changes are gone with it")
+        return table
+
+    def round(self) -> Iterator[Change]:
+        """What changed until now. Afterwards `ts` is there."""
+        at, table = self._reader.begin(), self.table()
+        if at <= self.ts:
+            return
+        for ts, writes, _ in changes_between(
+            self._requests, f"table {self._name!r}", frozenset((self._id,)), self.ts, at
+        ):
+            rows = signed_rows([write[1:] for write in writes], table)
+            if rows:
+                self.ts = ts
+                yield Change(ts, rows)
+        self.ts = at

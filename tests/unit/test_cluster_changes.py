@@ -18,6 +18,8 @@ from viewtide.ltm.cluster.messages import Done, MoveRange
 from viewtide.ltm.key_range import RangeMap
 from viewtide.ltm.two_phase import recent
 from viewtide.ltm.two_phase.participant import Participant
+from viewtide.rows import Token
+from viewtide.table_changes import TableChanges
 
 
 @pytest.fixture
@@ -217,3 +219,48 @@ def test_a_view_that_is_switched_often_forgets_how_it_was(db: vt.Database) -> No
         list(view.changes(since=first.token))
     for start in starts[1:]:
         assert added(start, view.changes(since=start.token)) == bag(view.rows())
+
+
+# --- tables ---
+
+
+def test_what_every_commit_did_to_a_table(cluster: TestCluster, db: vt.Database) -> None:
+    first = sell(db, (1, 7, 1), (8, 7, 2))
+    with db.transaction() as second:
+        second.update("sales", 1, {"x": 5})
+        second.update("sales", 8, {"x": 2})
+    db.add_column("sales", "late", vt.column(int, default=9))
+    with db.transaction() as third:
+        third.delete("sales", 1)
+    feed = TableChanges(db._node, "sales", Token(first.commit_ts - 1), True, 0)
+    given = list(feed)
+    assert plain(given) == [
+        [((1, 7, 1, 9), 1), ((8, 7, 2, 9), 1)],
+        [((1, 7, 1, 9), -1), ((1, 7, 5, 9), 1)],
+        [((1, 7, 5, 9), -1)],
+    ]
+    assert [change.token.commit_ts for change in given] == [
+        token.commit_ts for token in (first, second.token, third.token)
+    ]
+    assert feed.token.commit_ts > third.token.commit_ts
+    with TableChanges(cluster.database(2)._node, "sales", second.token, False, None) as others:
+        assert list(others) == given[2:]
+    later = TableChanges(db._node, "sales", None, False, None)
+    assert later._next() is None
+    sell(db, (2, 2, 2))
+    assert later._next() is not None
+    assert later._next() is None
+    db.drop_table("sales")
+    with pytest.raises(vt.ProgrammingError, match="was dropped"):
+        later._next()
+
+
+def test_what_is_forgotten_of_a_table_is_an_error(cluster: TestCluster, db: vt.Database) -> None:
+    token = sell(db, (1, 7, 1))
+    sell_much(db, 10)
+    forget(cluster)
+    with pytest.raises(
+        vt.OperationalError, match=r"table 'sales' since .* not known to the cluster any more"
+    ) as raised:
+        list(TableChanges(db._node, "sales", token, False, None))
+    assert len(list(TableChanges(db._node, "sales", oldest_of(raised.value), False, None))) < 10
