@@ -770,7 +770,7 @@ def view_rows(name: str, tables: Tables) -> ViewRows:
 
 def is_there(rows: ViewRows) -> bool:
     """Whether users know of a view: also of one that is just being switched."""
-    return not rows.view.hidden and (rows.view.ready_ts > 0 or rows.checked)
+    return rows.was_ready and not rows.view.hidden
 
 
 def check_switched(rows: ViewRows | None) -> None:

@@ -40,6 +40,8 @@ class ViewRows:
     indexes: tuple[IndexEntries, ...] = ()
     #: Every row has an output; a writer whose change would leave one without is refused.
     checked: bool = False
+    #: Users know of it: it can be read, or could be before it began to be switched.
+    was_ready: bool = False
     level: int = 0
     views: list[ViewRows] = field(default_factory=list)
     #: The deferred views that are made from it: no writer's transaction refreshes them.
@@ -175,7 +177,8 @@ class Tables:
         else:
             entries = tuple(_index_entries(plan.table, index, versions.horizon, before) for index in view.indexes)
         checked = view.ready_ts > 0 or (known is not None and known.checked)
-        rows = ViewRows(view, plan, versions, entries, checked)
+        was_ready = view.ready_ts > 0 or (known is not None and known.was_ready)
+        rows = ViewRows(view, plan, versions, entries, checked, was_ready)
         self.views[view.name] = self.views_by_id[view.id] = rows
         self.versions[view.id] = versions
         for entries_of_index in entries:

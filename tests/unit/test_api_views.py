@@ -364,6 +364,21 @@ def _random_writes(tx: vt.Transaction, choose: random.Random) -> None:
 
 
 @pytest.mark.embedded("looks inside the database of this process")
+def test_a_view_is_not_listed_before_it_can_be_read(db: vt.Database) -> None:
+    checkpoint, listed = db._engine.checkpoint, []
+
+    def look() -> None:
+        listed.append(db.views())
+        checkpoint()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(db._engine, "checkpoint", look)
+        db.create_view("sums", SUMS)
+    assert listed and not any(listed)
+    assert db.views() == ["sums"]
+
+
+@pytest.mark.embedded("looks inside the database of this process")
 def test_an_insert_does_not_end_the_pin_of_a_view_that_is_being_computed(
     db: vt.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
