@@ -137,8 +137,8 @@ def test_an_evaluator_that_there_is_not_is_refused(db: vt.Database) -> None:
 
 def test_histories_with_spark_at_random_steps(spark: SparkSession) -> None:
     """The copies of a view in every mode are equal at every watermark, whoever computes a step."""
-    dice, step = Random(10), Refresher._step
-    by_spark = 0
+    dice, step, change_tables = Random(10), Refresher._step, on_spark.change_tables
+    by_spark, jobs = 0, 0
 
     def forced(self: Refresher, group: Group, measures: bool = False, evaluator: str | None = None) -> Cost:
         nonlocal by_spark
@@ -147,10 +147,20 @@ def test_histories_with_spark_at_random_steps(spark: SparkSession) -> None:
             evaluator = "spark"
         return step(self, group, measures, evaluator)
 
+    def counted(*args: object) -> object:
+        nonlocal jobs
+        jobs += 1
+        return change_tables(*args)  # type: ignore[arg-type]
+
     seen = Seen()
     # Readers wait for steps, and Spark takes its time.
-    with mock.patch.object(Refresher, "_step", forced), mock.patch.object(freshness, "READ_MS_MAX", 600_000.0):
+    with (
+        mock.patch.object(Refresher, "_step", forced),
+        mock.patch.object(on_spark, "change_tables", counted),
+        mock.patch.object(freshness, "READ_MS_MAX", 600_000.0),
+    ):
         for seed in range(3):
             Run(plain_case(seed, 5 * seed), seed, seen, None)()
     assert by_spark == STEPS_MAX
+    assert jobs >= STEPS_MAX, "Spark was asked for, and did it"
     assert seen.compared > 50
