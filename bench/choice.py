@@ -1,8 +1,9 @@
-"""`python -m bench choice`: the first contents of a join-aggregate view by rows, by columns and by Spark, and what the
-choice by cost takes, over tables of growing size.
+"""`python -m bench choice`: the contents and the steps of a join-aggregate view by rows, by columns and by Spark, and
+what the choice by cost takes, over tables of growing size.
 
-What is timed is `create_view` over a table in a directory, all of it: reading the rows, evaluating, storing. Spark's
-session is started before, and a first job is run; what that takes is printed.
+Timed are `create_view` over a table in a directory, all of it: reading the rows, evaluating, storing; and `refresh` of
+a deferred view after every row of the table was changed. Spark's session is started before, and a first job is run;
+what that takes is printed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +23,14 @@ from .errors import BenchError, Violation
 if TYPE_CHECKING:
     import viewtide as vt
 
-SUMMARY = "first contents of a view by rows, columns and Spark, and the choice between them"
+SUMMARY = "contents and steps of a view by rows, columns and Spark, and the choice between them"
 
-SIZES = (1_000, 10_000, 100_000, 1_000_000)
+SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 QUICK_SIZES = (1_000, 10_000)
+#: Changes of one step: of more the system makes several, and with millions a view is computed anew, as a whole.
+STEP_SIZE_MAX = 100_000
+#: Rows that one transaction changes.
+TRANSACTION_ROWS = 10_000
 PRODUCTS = 1_000
 CATEGORIES = 20
 SQL = (
@@ -39,6 +44,7 @@ EVALUATORS = ("rows", "columns", "spark")
 class Row:
     """Seconds of each evaluator and of the choice. `ratio`: the choice over the best."""
 
+    what: str
     size: int
     rows_s: float
     columns_s: float
@@ -58,13 +64,12 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     print(", ".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
     started_s, job_s = _started()
     print(f"\nstart of a Spark session: {started_s:.1f} s; its first view: {job_s:.1f} s")
-    print(f"\n{'events':>12}{'rows s':>10}{'columns s':>11}{'Spark s':>10}{'choice s':>10}   choice / best")
+    print(f"\n{'':10}{'events':>12}{'rows s':>10}{'columns s':>11}{'Spark s':>10}{'choice s':>10}   choice / best")
     rows = []
-    for size in sizes:
-        row = _row(size)
+    for row in _measured(sizes):
         print(
-            f"{row.size:>12,}{row.rows_s:>10.2f}{row.columns_s:>11.2f}{row.spark_s:>10.2f}{row.chosen_s:>10.2f}"
-            f"{row.ratio:>8.2f} ({row.chosen})",
+            f"{row.what:10}{row.size:>12,}{row.rows_s:>10.2f}{row.columns_s:>11.2f}{row.spark_s:>10.2f}"
+            f"{row.chosen_s:>10.2f}{row.ratio:>8.2f} ({row.chosen})",
             flush=True,
         )
         rows.append(row)
@@ -86,25 +91,53 @@ def _started() -> tuple[float, float]:
     except Exception as error:
         raise BenchError(f"there is no Spark: {error}") from error
     with _database(QUICK_SIZES[0]) as db:
-        return measured_start_s() or 0.0, _create(db, "spark")[0]
+        return measured_start_s() or 0.0, _create(db, "spark")
 
 
-def _row(size: int) -> Row:
-    with _database(size) as db:
-        found = {evaluator: _create(db, evaluator) for evaluator in EVALUATORS}
-        chosen_s, shown = _create(db, None)
-        status = db.view("v_None").status().evaluator
-    if any(each[1] != shown for each in found.values()):
+def _measured(sizes: Sequence[int]) -> Iterator[Row]:
+    for size in sizes:
+        with _database(size) as db:
+            yield _row("contents", size, db, _create)
+    for size in sizes:
+        if size <= STEP_SIZE_MAX:
+            with _database(size) as db:
+                for evaluator in (*EVALUATORS, None):
+                    db.create_view(_name(evaluator), SQL, refresh="manual")
+                _change(db, size)
+                yield _row("step", size, db, _refresh)
+
+
+def _row(what: str, size: int, db: vt.Database, measure: Callable[[vt.Database, str | None], float]) -> Row:
+    seconds = {evaluator: measure(db, evaluator) for evaluator in EVALUATORS}
+    chosen_s = measure(db, None)
+    shown = list(db.view(_name(None)).rows())
+    if any(list(db.view(_name(evaluator)).rows()) != shown for evaluator in EVALUATORS):
         raise Violation(f"the evaluators do not agree on {size:,} events")
+    status = db.view(_name(None)).status().evaluator
     chosen = status.partition("computed as a whole by ")[2].partition(" ")[0] or "rows"
-    best_s = min(each[0] for each in found.values())
-    return Row(size, found["rows"][0], found["columns"][0], found["spark"][0], chosen, chosen_s, chosen_s / best_s)
+    ratio = chosen_s / min(seconds.values())
+    return Row(what, size, seconds["rows"], seconds["columns"], seconds["spark"], chosen, chosen_s, ratio)
 
 
-def _create(db: vt.Database, evaluator: str | None) -> tuple[float, list[dict[str, object]]]:
+def _name(evaluator: str | None) -> str:
+    return f"v_{evaluator}"
+
+
+def _create(db: vt.Database, evaluator: str | None) -> float:
     began = time.perf_counter()
-    view = db.create_view(f"v_{evaluator}", SQL, evaluator=evaluator)
-    return time.perf_counter() - began, list(view.rows())
+    db.create_view(_name(evaluator), SQL, evaluator=evaluator)
+    return time.perf_counter() - began
+
+
+def _refresh(db: vt.Database, evaluator: str | None) -> float:
+    began = time.perf_counter()
+    db.view(_name(evaluator)).refresh(evaluator)
+    return time.perf_counter() - began
+
+
+def _change(db: vt.Database, size: int) -> None:
+    for first in range(0, size, TRANSACTION_ROWS):
+        db.sql(f"UPDATE events SET cost = cost + 1 WHERE id >= {first} AND id < {first + TRANSACTION_ROWS}")
 
 
 class _database:
