@@ -24,7 +24,7 @@ class ClusterNode:
         self.changing = _Changing(self, catalogs)
         self.engine = ClusterEngine(requests, catalogs, ltm_names)
         self.refresher = ClusterRefreshing(requests, self.engine.ltm)
-        self.admin = ClusterAdministration(self.engine)
+        self.admin = ClusterAdministration(self.engine, self.refresher)
 
     def lag_ms(self, watermark: int) -> float:
         return float(max(wall_clock_ms() - to_ms(watermark), 0))

@@ -128,7 +128,7 @@ class Differing(NamedTuple):
 # --- the snapshot ---
 
 
-class _Snapshot:
+class Snapshot:
     """The catalog and the rows of one timestamp: of a deferred view, its watermark. A context manager, which holds the
     pin.
 
@@ -144,7 +144,7 @@ class _Snapshot:
         #: The values of their keys.
         self.corrected: dict[str, dict[bytes, tuple[Value, ...]]] = {}
 
-    def __enter__(self) -> _Snapshot:
+    def __enter__(self) -> Snapshot:
         while True:
             # The catalog of that timestamp: a newer index has no entries for it.
             self.tables = self.ltm.tables
@@ -310,7 +310,7 @@ class _Comparison:
     """Compares views with what they read, at one snapshot."""
 
     def __init__(
-        self, snapshot: _Snapshot, limits: Limits, outcome: Outcome, meter: _Meter, evaluator: str | None = None
+        self, snapshot: Snapshot, limits: Limits, outcome: Outcome, meter: _Meter, evaluator: str | None = None
     ) -> None:
         self._snapshot, self._limits, self._outcome, self._meter = snapshot, limits, outcome, meter
         self._evaluator = evaluator
@@ -478,7 +478,7 @@ def _correction(plan: ViewPlan, stored: Contribution, expected: Contribution | N
     return expected._replace(delta=delta) if delta else None
 
 
-def _shown_differences(snapshot: _Snapshot, view: ViewRows, found: Differing, where: str) -> list[Difference]:
+def _shown_differences(snapshot: Snapshot, view: ViewRows, found: Differing, where: str) -> list[Difference]:
     """A differing row as the view shows it; where it shows no difference, as it is stored."""
     stored, expected = (_shown(snapshot, view, state) for state in (found.stored, found.expected))
     if stored is None or expected is None or repr(stored) == repr(expected):
@@ -490,7 +490,7 @@ def _shown_differences(snapshot: _Snapshot, view: ViewRows, found: Differing, wh
     return [Difference(row, ours, theirs, where) for row, ours, theirs in sides if ours or theirs]
 
 
-def _shown(snapshot: _Snapshot, view: ViewRows, state: Row | None) -> tuple[Row, int] | None:
+def _shown(snapshot: Snapshot, view: ViewRows, state: Row | None) -> tuple[Row, int] | None:
     """The output of a stored row and how often it is shown; None if it cannot be shown."""
     plan = view.plan
     extremes = snapshot.extremes(view, state)
@@ -505,7 +505,7 @@ def _shown(snapshot: _Snapshot, view: ViewRows, state: Row | None) -> tuple[Row,
 # --- the oracle ---
 
 
-def _ask_oracle(snapshot: _Snapshot, view: ViewRows, limits: Limits, outcome: Outcome) -> None:
+def _ask_oracle(snapshot: Snapshot, view: ViewRows, limits: Limits, outcome: Outcome) -> None:
     """Compare what the view shows with the oracle, if everything is small enough to be held in memory."""
     tables, relation = snapshot.tables, view.view.relation
     names = {scan.table for scan in scans(relation)}
@@ -532,7 +532,7 @@ def _ask_oracle(snapshot: _Snapshot, view: ViewRows, limits: Limits, outcome: Ou
         outcome.add([Difference(row, ours, theirs, view.view.name)])
 
 
-def _some_rows(snapshot: _Snapshot, rows: TableRows | ViewRows, count: int) -> list[Row]:
+def _some_rows(snapshot: Snapshot, rows: TableRows | ViewRows, count: int) -> list[Row]:
     shown = snapshot.ltm.shown(rows, *table_range(rows.table.id), snapshot.at)
     return [row for _, row in itertools.islice(shown, count)]
 
@@ -564,7 +564,7 @@ class _Meter:
             self._progress(self._expected, self._expected)
 
 
-def _expect(snapshot: _Snapshot, view: ViewRows, limits: Limits, meter: _Meter) -> None:
+def _expect(snapshot: Snapshot, view: ViewRows, limits: Limits, meter: _Meter) -> None:
     """Estimate the rows that the comparison of a view reads. It takes a look at all of them, so only if it is asked."""
     if not meter.is_watched:
         return
@@ -577,7 +577,7 @@ def _expect(snapshot: _Snapshot, view: ViewRows, limits: Limits, meter: _Meter) 
         meter.expect(passes * _count(snapshot, rows))
 
 
-def _count(snapshot: _Snapshot, rows: TableRows | ViewRows) -> int:
+def _count(snapshot: Snapshot, rows: TableRows | ViewRows) -> int:
     return sum(1 for _ in snapshot.ltm.scan(rows.versions, *table_range(rows.table.id), snapshot.at))
 
 
@@ -631,7 +631,7 @@ def verify(
     if evaluator is not None:
         forced(evaluator)
     outcome, meter = Outcome(), _Meter(progress)
-    with _Snapshot(engine, name) as snapshot:
+    with Snapshot(engine, name) as snapshot:
         outcome.as_of = snapshot.at
         view = snapshot.view(name)
         hidden = _hidden_below(view, snapshot.tables)
@@ -650,7 +650,7 @@ def verify(
 
 
 def _verify_all(
-    snapshot: _Snapshot,
+    snapshot: Snapshot,
     comparison: _Comparison,
     views: tuple[ViewRows, ...],
     asked: str,
@@ -671,7 +671,7 @@ def _verify_all(
 
 
 def _verify_hidden(
-    snapshot: _Snapshot, comparison: _Comparison, view: ViewRows, asked: str, limits: Limits, outcome: Outcome
+    snapshot: Snapshot, comparison: _Comparison, view: ViewRows, asked: str, limits: Limits, outcome: Outcome
 ) -> bool:
     """False if so much of it differs that nothing can be said about the views above."""
     where = _where(view, snapshot.tables, asked, {view.view.name: view})
@@ -700,12 +700,14 @@ def repair(engine: Engine, name: str, progress: Progress | None = None, limits: 
     same difference would mend it twice.
     """
     with engine.repairing:
-        return _Repair(engine, name, progress, limits).run()
+        return _EmbeddedRepair(engine, name, progress, limits).run()
 
 
-class _Repair:
-    def __init__(self, engine: Engine, name: str, progress: Progress | None, limits: Limits) -> None:
-        self._engine, self._name, self._limits = engine, name, limits
+class Repair:
+    """Mends one view after the other, each at a snapshot of its own."""
+
+    def __init__(self, reading: Reading, name: str, progress: Progress | None, limits: Limits) -> None:
+        self._reading, self._name, self._limits = reading, name, limits
         self._meter = _Meter(progress)
         self._outcome = Outcome()
         self._below: dict[str, ViewRows] = {}
@@ -715,20 +717,33 @@ class _Repair:
         #: Whether a view could not be compared.
         self._failed = False
 
+    def snapshot(self, name: str) -> Snapshot:
+        """At which a view is compared: everything that was corrected before is in it."""
+        raise NotImplementedError
+
+    def contribute(self, snapshot: Snapshot, view: ViewRows, corrections: list[Contribution]) -> None:
+        """Commit the corrections of a view that was compared at a snapshot."""
+        raise NotImplementedError
+
+    def made_from(self, view: ViewRows) -> list[ViewRows]:
+        """Those that have to be compared if the view was corrected."""
+        return _made_from(view)
+
     def run(self) -> Outcome:
-        with _Snapshot(self._engine) as snapshot:
+        with Snapshot(self._reading) as snapshot:
             view = snapshot.view(self._name)
             self._below = {each.view.name: each for each in _hidden_below(view, snapshot.tables)}
-            for each in (*self._below.values(), view, *_made_from(view)):
+            for each in (*self._below.values(), view, *self.made_from(view)):
                 self._waiting.add(each.view.name)
                 _expect(snapshot, each, self._limits, self._meter)
         rows_checked = 0
-        while self._waiting:
-            with _Snapshot(self._engine) as snapshot:
-                mended = self._next(snapshot)
-                if mended is not None and mended.view.name == self._name:
-                    rows_checked = self._outcome.rows_checked
-        with _Snapshot(self._engine) as snapshot:
+        while (name := self._next()) is not None:
+            with self.snapshot(name) as snapshot:
+                if name in snapshot.tables.views:
+                    self._compare(snapshot, snapshot.tables.views[name])
+                    if name == self._name:
+                        rows_checked = self._outcome.rows_checked
+        with self.snapshot(self._name) as snapshot:
             outcome = self._outcome
             outcome.as_of, outcome.rows_checked = snapshot.at, rows_checked
             outcome.ok = not self._failed
@@ -738,15 +753,18 @@ class _Repair:
         self._meter.finish()
         return outcome
 
-    def _next(self, snapshot: _Snapshot) -> ViewRows | None:
-        """Mend one view: one that reads none of the others that wait."""
-        views = [snapshot.tables.views[name] for name in self._waiting if name in snapshot.tables.views]
-        if not views:
-            self._waiting.clear()  # all dropped meanwhile
+    def _next(self) -> str | None:
+        """A view that reads none of the others that wait; those that were dropped meanwhile do not count."""
+        views = self._reading.ltm.tables.views
+        waiting = [views[name] for name in self._waiting if name in views]
+        if not waiting:
             return None
-        view = min(views, key=lambda each: each.level)
-        self._waiting.discard(view.view.name)
-        self._done.add(view.view.name)
+        name = min(waiting, key=lambda each: each.level).view.name
+        self._waiting.discard(name)
+        self._done.add(name)
+        return name
+
+    def _compare(self, snapshot: Snapshot, view: ViewRows) -> None:
         before = self._outcome.rows_differing
         self._outcome.rows_checked = 0
         try:
@@ -755,10 +773,10 @@ class _Repair:
             self._failed = True
             self._outcome.fail(_where(view, snapshot.tables, self._name, self._below), error)
         if self._outcome.rows_differing > before:
-            self._waiting.update(each.view.name for each in _made_from(view) if each.view.name not in self._done)
-        return view
+            above = (each.view.name for each in self.made_from(view))
+            self._waiting.update(name for name in above if name not in self._done)
 
-    def _mend(self, snapshot: _Snapshot, view: ViewRows) -> None:
+    def _mend(self, snapshot: Snapshot, view: ViewRows) -> None:
         where = _where(view, snapshot.tables, self._name, self._below)
         comparison = _Comparison(snapshot, self._limits, self._outcome, self._meter)
         corrections: list[Contribution] = []
@@ -766,12 +784,24 @@ class _Repair:
             self._outcome.add(_shown_differences(snapshot, view, found, where))
             corrections.append(found.correction)
             if len(corrections) >= self._limits.repair_rows:
-                self._commit(view, corrections)
+                self._commit(snapshot, view, corrections)
                 corrections = []
-        self._commit(view, corrections)
+        self._commit(snapshot, view, corrections)
 
-    def _commit(self, view: ViewRows, corrections: list[Contribution]) -> None:
+    def _commit(self, snapshot: Snapshot, view: ViewRows, corrections: list[Contribution]) -> None:
         if corrections:
-            self._engine.contribute(view.view.id, corrections)
+            self.contribute(snapshot, view, corrections)
             self._outcome.rows_repaired += len(corrections)
-            self._engine.checkpoint_if_due()
+
+
+class _EmbeddedRepair(Repair):
+    def __init__(self, engine: Engine, name: str, progress: Progress | None, limits: Limits) -> None:
+        super().__init__(engine, name, progress, limits)
+        self._engine = engine
+
+    def snapshot(self, name: str) -> Snapshot:
+        return Snapshot(self._engine)
+
+    def contribute(self, snapshot: Snapshot, view: ViewRows, corrections: list[Contribution]) -> None:
+        self._engine.contribute(view.view.id, corrections)
+        self._engine.checkpoint_if_due()

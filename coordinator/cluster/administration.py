@@ -12,11 +12,13 @@ from ..verify import Outcome, Progress
 from .catalog_changes import creating, indexing, switching
 from .engine import ClusterEngine
 from .feed import ClusterFeed, ClusterTableFeed
+from .mending import repair_view
+from .refreshing import ClusterRefreshing
 
 
 class ClusterAdministration:
-    def __init__(self, engine: ClusterEngine) -> None:
-        self._engine = engine
+    def __init__(self, engine: ClusterEngine, refreshing: ClusterRefreshing) -> None:
+        self._engine, self._refreshing = engine, refreshing
 
     def create_view(self, view: View, evaluator: str | None = None) -> None:
         if evaluator not in (None, ROWS):
@@ -35,7 +37,7 @@ class ClusterAdministration:
         self._engine.change_catalog(change)
 
     def repair(self, name: str, progress: Progress | None) -> Outcome:
-        raise NotSupportedError("views of a cluster are not repaired", hint="drop it and create it again")
+        return repair_view(self._engine, self._refreshing, name, progress)
 
     def feed(self, view: ViewRows, since: int | None) -> ClusterFeed:
         return ClusterFeed(self._engine.requests, self._engine.ltm, view, since)

@@ -299,10 +299,10 @@ class AttemptAt:
             for key, _, new in writes:
                 yield key, new
             for entries in table.indexes:
-                yield from _entries(entries, writes)
+                yield from entries_of(entries, writes)
         for name, shown in self.transaction.shown.items():
             for entries in self._tables.views[name].indexes:
-                yield from _entries(entries, shown)
+                yield from entries_of(entries, shown)
         yield from self.submit.cells
 
     def vote(self, log: str, min_ts: int) -> bool:
@@ -333,7 +333,7 @@ def _joined(parts: Sequence[FoundRows], limit_and_last: tuple[int, bool]) -> Fou
     return rows[: limit_and_last[0]] if limit_and_last[0] else rows
 
 
-def _entries(entries: IndexEntries, writes: Iterable[tuple[bytes, Row | None, Row | None]]) -> Iterable[NewRow]:
+def entries_of(entries: IndexEntries, writes: Iterable[tuple[bytes, Row | None, Row | None]]) -> Iterable[NewRow]:
     """The cells of an index that change with some rows: each has the whole primary key. While an index is being made,
     also those that stay: whoever makes it finds rows that were changed meanwhile entered."""
     entry_of, ready = entries.codec.entry, entries.index.ready

@@ -6,6 +6,7 @@
     (group, WATERMARK, 0, 0, 0)     the published watermark
     (0, WITHDRAWN, 0, 0, manager)   this view manager gets no slots of steps that are opened from now on
     (view, PAGE, S, 0, page)        this page of a new view's contents as of S is there: inserted with it
+    (view, REPAIRED, 0, 0, 0)       rows of the view were corrected: written with every correction
 
 The table is in no user's catalog. Its id is reserved, and its keys have an owner like any others.
 """
@@ -26,7 +27,7 @@ from ..transaction import ABSENT, ANY, PRESENT, Intent
 STEPS_ID = 0
 STEPS = "~steps"
 
-STEP, WATERMARK, SLOT, WITHDRAWN, PAGE = 1, 2, 3, 4, 5
+STEP, WATERMARK, SLOT, WITHDRAWN, PAGE, REPAIRED = 1, 2, 3, 4, 5, 6
 #: The watermark of a group that has made no step: nothing was committed up to it.
 BEGINNING = 1
 #: The longest step has so many slots.
@@ -86,6 +87,10 @@ def pages_range(view: int) -> KeyRange:
     return _all(view, PAGE)
 
 
+def repaired_key(view: int) -> bytes:
+    return _KEYS.encode((view, REPAIRED, 0, 0, 0))
+
+
 def withdrawn_key(manager: int) -> bytes:
     return _KEYS.encode((0, WITHDRAWN, 0, 0, manager))
 
@@ -119,6 +124,10 @@ def paged(view: int, ts: int, page: int) -> Intent:
 
 def published(step: Step) -> Intent:
     return ANY, (step.group, WATERMARK, 0, 0, 0, step.w0, step.w1, 0, 0), None, True
+
+
+def repaired(view: int, ts: int) -> Intent:
+    return ANY, (view, REPAIRED, 0, 0, 0, 0, ts, 0, 0), None, True
 
 
 def withdrawn(manager: int) -> Intent:
