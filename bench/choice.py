@@ -9,6 +9,7 @@ what that takes is printed.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import tempfile
 import time
@@ -38,6 +39,11 @@ SQL = (
     " GROUP BY p.category"
 )
 EVALUATORS = ("rows", "columns", "spark")
+#: Without a name: by cost.
+CHOICES = (*EVALUATORS, None)
+ROUNDS = 3
+#: Events above which a round takes so long that one must do.
+ROUNDS_SIZE_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +103,29 @@ def _started() -> tuple[float, float]:
 def _measured(sizes: Sequence[int]) -> Iterator[Row]:
     for size in sizes:
         with _database(size) as db:
-            yield _row("contents", size, db, _create)
+            yield _row("contents", size, db, _forget, _create)
     for size in sizes:
         if size <= STEP_SIZE_MAX:
             with _database(size) as db:
-                for evaluator in (*EVALUATORS, None):
+                for evaluator in CHOICES:
                     db.create_view(_name(evaluator), SQL, refresh="manual")
-                _change(db, size)
-                yield _row("step", size, db, _refresh)
+                yield _row("step", size, db, _change, _refresh)
 
 
-def _row(what: str, size: int, db: vt.Database, measure: Callable[[vt.Database, str | None], float]) -> Row:
-    seconds = {evaluator: measure(db, evaluator) for evaluator in EVALUATORS}
-    chosen_s = measure(db, None)
+def _row(
+    what: str,
+    size: int,
+    db: vt.Database,
+    prepare: Callable[[vt.Database, int], None],
+    measure: Callable[[vt.Database, str | None], float],
+) -> Row:
+    """The best of some rounds, each of which begins with another evaluator: what comes first finds other caches."""
+    seconds: dict[str | None, float] = dict.fromkeys(CHOICES, math.inf)
+    for number in range(ROUNDS if size <= ROUNDS_SIZE_MAX else 1):
+        prepare(db, size)
+        for evaluator in (*CHOICES[number:], *CHOICES[:number]):
+            seconds[evaluator] = min(seconds[evaluator], measure(db, evaluator))
+    chosen_s = seconds.pop(None)
     shown = list(db.view(_name(None)).rows())
     if any(list(db.view(_name(evaluator)).rows()) != shown for evaluator in EVALUATORS):
         raise Violation(f"the evaluators do not agree on {size:,} events")
@@ -117,6 +133,12 @@ def _row(what: str, size: int, db: vt.Database, measure: Callable[[vt.Database, 
     chosen = status.partition("computed as a whole by ")[2].partition(" ")[0] or "rows"
     ratio = chosen_s / min(seconds.values())
     return Row(what, size, seconds["rows"], seconds["columns"], seconds["spark"], chosen, chosen_s, ratio)
+
+
+def _forget(db: vt.Database, size: int) -> None:
+    """There are no views to begin with."""
+    for name in db.views():
+        db.drop_view(name)
 
 
 def _name(evaluator: str | None) -> str:

@@ -155,6 +155,14 @@ class BulkStore(Protocol):
     def has_staged(self, key: bytes, staged_ts: int) -> bool: ...
 
 
+@runtime_checkable
+class CountingStore(Protocol):
+    """A store that counts much faster than it reads."""
+
+    def count_cells(self, start: bytes, stop: bytes, most: int) -> int:
+        """The versions in start <= key < stop, no more than that many."""
+
+
 class LogRecord(NamedTuple):
     """One flush: `lsn` counts flushes from 1."""
 

@@ -57,6 +57,8 @@ STEPS_BEFORE_SEEK = 4
 NOTES_PER_BATCH = 500
 #: `drop_range` deletes so many cells in one transaction: some tens of milliseconds, a few MB of pages.
 DROP_CELLS_MAX = 10_000
+#: Keys that are looked at together when cells are counted.
+COUNT_CELLS = 10_000
 #: A disk with less than this is full: more than LMDB writes in one system call.
 FREE_BYTES_MIN = 16 << 20
 
@@ -454,6 +456,19 @@ class LmdbStore:
                 found.append(cell_key)
                 more = cells.next()
         return found
+
+    def count_cells(self, start: bytes, stop: bytes, most: int) -> int:
+        count = 0
+        with self._reading() as reader:
+            if not self._seek_key(reader.cells, start):
+                return 0
+            keys = reader.cells.iternext(keys=True, values=False)
+            while count < most and (some := list(islice(keys, COUNT_CELLS))):
+                if some[-1][:-_TS_BYTES] >= stop:
+                    count += sum(key[:-_TS_BYTES] < stop for key in some)
+                    break
+                count += len(some)
+        return min(count, most)
 
     # Read transactions
 

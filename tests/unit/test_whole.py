@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
 import viewtide as vt
 from viewtide.changetables.evaluators import spark_session
 from viewtide.changetables.evaluators.whole import JOB_S, SPARK_ROWS_MIN, START_S, WholeCosts
+from viewtide.changetables.keys import table_range
+from viewtide.ltm.store import lmdb
 
 
 def test_small_work_never_goes_to_spark_whatever_was_measured() -> None:
@@ -57,6 +60,16 @@ def test_small_jobs_tell_what_a_job_costs() -> None:
     assert costs.us == before, "little work says nothing about rows"
 
 
+def test_the_first_job_says_nothing_about_the_others() -> None:
+    """It starts Spark's workers. If it counted, Spark might not be asked again, and nobody would find out."""
+    costs = WholeCosts()
+    before = dict(costs.us)
+    costs.record("spark", 1_000_000, 60.0)
+    assert costs.us == before
+    costs.record("spark", 1_000_000, 60.0)
+    assert costs.us["spark"] > before["spark"]
+
+
 def test_nobody_counts_more_rows_than_decide() -> None:
     costs = WholeCosts(us={"rows": 5.0, "spark": 6.0})
     assert costs.break_even(has_session=True) is None
@@ -66,6 +79,23 @@ def test_nobody_counts_more_rows_than_decide() -> None:
     assert enough is not None
     assert costs.choose(enough, has_session=False).evaluator == "spark"
     assert costs.choose(enough - 2, has_session=False).evaluator == "rows"
+
+
+@pytest.mark.embedded("looks inside the database of this process")
+@pytest.mark.parametrize("kind", ["directory", "memory"])
+def test_the_rows_of_a_table_are_counted(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmdb, "COUNT_CELLS", 100)
+    with vt.connect(tmp_path / "db" if kind == "directory" else "memory:", ltms=1) as db:
+        for name, count in (("before", 30), ("t", 1_234), ("after", 40)):
+            db.create_table(name, {"id": int, "n": int}, key="id", indexes=["n"])
+            with db.transaction() as tx:
+                tx.insert(name, [{"id": number - 50, "n": number} for number in range(count)])
+        db._engine.checkpoint()
+        ltm = db._engine.ltm
+        whole = table_range(ltm.tables.source("t").table.id)
+        for most, found in ((0, 0), (99, 99), (100, 100), (1_233, 1_233), (10_000, 1_234)):
+            assert ltm.stored_count(*whole, most) == found
+        assert ltm.stored_count(whole[1], whole[1], 10) == 0
 
 
 @pytest.fixture
