@@ -229,11 +229,12 @@ def check_shown(engine: Engine, rows: ViewRows, at: int, pause: Callable[[], Non
 def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
     """By what the contents of a view are computed: what a user asks for, else what is expected to be ready first. It
     counts rows where there is a choice, so nobody should wait for it."""
+    started = has_session()
     if evaluator is not None:
         chosen = forced(evaluator)
     elif has_spark():
-        most = COSTS.break_even(has_session())
-        chosen = COSTS.never() if most is None else COSTS.choose(_count(engine, plan, most), has_session())
+        most = COSTS.break_even(started)
+        chosen = COSTS.never() if most is None else COSTS.choose(_count(engine, plan, most), started)
     else:
         return ROWS_ALONE
     if evaluator is not None:
@@ -241,7 +242,9 @@ def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
     if chosen.evaluator == SPARK:
         spark_session()  # starting it is no part of the cost of a row
         engine.checkpoint()  # its workers read the store
-        chosen = chosen._replace(rows_count=_count(engine, plan, COUNTED_ROWS_MAX))
+        rows_count = _count(engine, plan, COUNTED_ROWS_MAX)
+        reason = COSTS.choose(rows_count, started).reason if evaluator is None else chosen.reason
+        chosen = chosen._replace(reason=reason, rows_count=rows_count)
     return chosen
 
 

@@ -26,10 +26,10 @@ NAMES = (ROWS, COLUMNS, SPARK)
 SPARK_ROWS_MIN = 200_000
 #: Rows up to which somebody counts to find out what Spark did. More than that is taken for that many.
 COUNTED_ROWS_MAX = 20_000_000
-#: Guesses, see `python -m bench choice`: on two cores 3.2 to 3.7 us by rows, 2.8 us and 0.8 s for each job by Spark.
+#: Guesses, see `python -m bench choice`: on two cores 3.1 to 3.7 us by rows, 1.1 us and 0.7 s for each job by Spark.
 #: Its tasks gain with the cores; what the driver does with their results does not.
 ROWS_US = 3.5
-SPARK_US = 0.5 + 5.0 / (os.cpu_count() or 1)
+SPARK_US = 0.2 + 2.0 / (os.cpu_count() or 1)
 JOB_S = 1.0
 START_S = 12.0
 #: Weight of what was measured last.

@@ -228,8 +228,13 @@ def test_small_work_goes_by_rows_even_if_there_is_a_session(db: vt.Database) -> 
     with mock.patch.dict(COSTS.us, {"rows": 1_000.0, "spark": 0.001}):
         db.create_view("v", JOIN)
         assert "computed as a whole" not in db.view("v").status().evaluator
-        with mock.patch.object(whole, "SPARK_ROWS_MIN", 1_000), mock.patch.object(COSTS, "job_s", 0.0):
+        with (
+            mock.patch.object(whole, "SPARK_ROWS_MIN", 1_000),
+            mock.patch.object(build, "SPARK_ROWS_MIN", 1_000),
+            mock.patch.object(COSTS, "job_s", 0.0),
+        ):
             db.create_view("w", JOIN)
+        assert f"computed as a whole by spark ({ROWS_COUNT:,} rows: about" in db.view("w").status().evaluator
     with mock.patch.object(build, "SPARK_ROWS_MIN", 1_000):
         db.create_view("x", JOIN)
     assert db.view("v").rows() == db.view("w").rows() == db.view("x").rows()
