@@ -1,6 +1,6 @@
 """What was committed lately at one LTM, by timestamp: for those who follow the change tables of a table or view.
 
-It is kept for as long as versions are that were superseded, and longer as long as there is not much of it. What was
+It is kept for as long as versions are that were superseded, and longer if there is not much of it. What was
 committed here stays here when the keys change their owner: whoever follows asks all logs. After a restart it is what
 the log still has; what only the store has, nobody can tell in order any more. `oldest` says up to where something may
 be missing, for each table by itself: one that does not change is never too far behind.
@@ -8,7 +8,7 @@ be missing, for each table by itself: one that does not change is never too far 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -16,9 +16,13 @@ from .holds import PREFIX_BYTES
 from .messages import Attempt, ChangedRow, Place, Refresh, RefreshedRow
 from .records import LoggedWrite
 
-#: Changed rows that are kept whatever their age is, and those that are kept at the most: each takes about 500 bytes.
-KEPT_MIN = 20_000
-KEPT_MAX = 500_000
+#: Of changes that are older than they have to be kept: so many rows are, and about so many bytes.
+KEPT_ROWS = 5_000
+KEPT_BYTES = 16 * 2**20
+#: Changed rows that are kept at the most, however young they are.
+ROWS_MAX = 500_000
+#: What a row takes beside texts and bytes.
+_ROW_BYTES = 300
 #: Commits that are looked through for one answer: about 10 ms.
 SCANNED_MAX = 20_000
 
@@ -69,15 +73,26 @@ class Recent:
 
     def forget(self, ts: int) -> None:
         """What is at or below it, if there is much."""
-        gone = 0
-        for each_ts, _, writes, refreshes in self._entries:
-            if self._count <= KEPT_MIN or (each_ts > ts and self._count <= KEPT_MAX):
+        entries = self._entries
+        first = bisect_right(entries, ts, key=_ts)
+        rows = size = 0
+        while first:
+            _, _, writes, refreshes = entries[first - 1]
+            rows += len(writes) + len(refreshes)
+            size += _size(writes, refreshes)
+            if rows > KEPT_ROWS or size > KEPT_BYTES:
                 break
-            gone += 1
+            first -= 1
+        gone = 0
+        for each_ts, _, writes, refreshes in entries:
+            if gone >= first and self._count <= ROWS_MAX:
+                break
             self._count -= len(writes) + len(refreshes)
             for table_id in {*(_table_of(key) for key, _, _ in writes), *(refresh[0] for refresh in refreshes)}:
-                self._forgotten[table_id] = each_ts
-        del self._entries[:gone]
+                # Rows of a step may come when later ones are forgotten.
+                self._forgotten[table_id] = max(each_ts, self._forgotten.get(table_id, 0))
+            gone += 1
+        del entries[:gone]
 
     def oldest(self, ids: Iterable[int]) -> int:
         """The lowest timestamp above which nothing of these tables and views is missing."""
@@ -117,6 +132,13 @@ class Recent:
 
 def _table_of(key: bytes) -> int:
     return int.from_bytes(key[:PREFIX_BYTES], "big")
+
+
+def _size(writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]) -> int:
+    """About how many bytes they take."""
+    rows = [row for _, old, new in writes for row in (old, new) if row is not None]
+    rows += [row for _, _, key_values, delta in refreshes for row in (key_values, delta)]
+    return sum(_ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes)) for row in rows)
 
 
 def _name(entry: _Entry) -> tuple[int, Attempt]:

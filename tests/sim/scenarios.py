@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import catalog, cluster, commit, stored, toy, views, views_cluster
+from . import catalog, cluster, commit, following, stored, toy, views, views_cluster
 from .scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -16,6 +16,7 @@ SCENARIOS: dict[str, Scenario] = {
         *views_cluster.SCENARIOS,
         *stored.SCENARIOS,
         *catalog.SCENARIOS,
+        *following.SCENARIOS,
     )
 }
 DEFAULT = commit.SCENARIO.name

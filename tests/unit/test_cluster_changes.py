@@ -55,7 +55,7 @@ def forget(cluster: TestCluster) -> None:
             assert participant.recent is not None
             participant.recent.forget(participant.newest_ts)
 
-    with mock.patch.object(recent, "KEPT_MIN", 3):
+    with mock.patch.object(recent, "KEPT_ROWS", 3):
         cluster.cluster.do(do)
 
 

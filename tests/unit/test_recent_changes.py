@@ -96,18 +96,34 @@ def test_much_is_forgotten_and_each_table_knows_what_it_misses() -> None:
     known.add(1, 0, attempt(100), [(key(OTHER, 1), None, (1,))], ())
     for number in range(10):
         add(known, number, 10 + number)
-    with mock.patch.multiple(recent, KEPT_MIN=4, KEPT_MAX=8):
+    with mock.patch.multiple(recent, KEPT_ROWS=4, ROWS_MAX=8):
         known.forget(0)
         assert len(known) == 8, "young ones stay, but not too many"
-        known.forget(13)
+        known.forget(15)
+        assert len(known) == 8, "of the others a few"
+        known.forget(17)
         assert len(known) == 6
         known.forget(100)
-        assert len(known) == 4, "a few stay whatever their age is"
+        assert len(known) == 4
     assert known.oldest((TABLE,)) == 15
     assert known.oldest((OTHER,)) == 1, "nothing of it came after what was forgotten"
     assert known.oldest((VIEW,)) == 0
+    add(known, 50, 5)
+    with mock.patch.object(recent, "KEPT_ROWS", 0):
+        known.forget(9)
+    assert known.oldest((TABLE,)) == 15, "one that came late was forgotten"
     known.floor = 12
     assert known.oldest((VIEW,)) == 12 and known.oldest((TABLE, VIEW)) == 15
+
+
+def test_old_changes_of_large_rows_are_not_kept() -> None:
+    known = Recent()
+    for number in range(10):
+        known.add(10 + number, 0, attempt(number), [(key(TABLE, 1), None, ("x" * 1_000,))], ())
+    with mock.patch.object(recent, "KEPT_BYTES", 4_000):
+        known.forget(17)
+    assert len(known) == 2 + 3
+    assert known.oldest((TABLE,)) == 14
 
 
 # --- gathering ---
