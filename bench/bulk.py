@@ -2,7 +2,8 @@
 
 One Parquet file of events is loaded into embedded databases: without an index, with one, and with a synchronous view
 that joins and adds up. The same events go in by transactions of 1,000 rows, as many as take about as long. Then the
-view is computed over what is there: from the stored rows, as `create_view` does it, and from the columns of the file.
+view is computed over what is there: from the stored rows, as `create_view` does it, from the columns of the file, and
+from rows that are in memory already.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from .errors import BenchError, Violation
 
 if TYPE_CHECKING:
     from viewtide import Database
+    from viewtide.changetables.plan import Asking, Contribution
 
 SUMMARY = "bulk load and first computation of a view against row by row"
 
@@ -92,6 +94,7 @@ TRANSACTIONS = f"transactions of {TRANSACTION_ROWS:,} rows"
 TRANSACTIONS_INDEX = f"{TRANSACTIONS}, one index"
 TRANSACTIONS_VIEW = f"{TRANSACTIONS}, a synchronous view with its index"
 FIRST_ROWS = "first computation of a view, from the stored rows"
+FIRST_MEMORY = "first computation of a view, from rows in memory"
 FIRST_COLUMNS = "first computation of a view, from the columns of the file"
 
 
@@ -107,7 +110,11 @@ def _measured(folder: Path, count: int) -> Iterator[Row]:
         expected = _totals(db)
         found: list[dict[str, tuple[int, int]]] = []
         yield _timed(FIRST_COLUMNS, count, lambda: found.append(_first_by_columns(db, file)))
-        if found[0] != expected or sum(n for n, _ in expected.values()) != count:
+        rows = [tuple(row.values()) for row in _rows(file, some)]
+        part: list[dict[str, tuple[int, int]]] = []
+        yield _timed(FIRST_MEMORY, some, lambda: part.append(_first_by_rows(db, rows)))
+        counted = [sum(n for n, _ in totals.values()) for totals in (expected, part[0])]
+        if found[0] != expected or counted != [count, some]:
             raise Violation("the first computations differ")
     with _database(folder, indexes=()) as db:
         db.create_view("v", VIEW)
@@ -205,13 +212,26 @@ def _first_by_columns(db: Database, file: Path) -> dict[str, tuple[int, int]]:
     """What the view's plan makes of the columns of the file, with the products as the database has them."""
     import pyarrow
 
+    plan = db._node.engine.ltm.tables.views["v"].plan
+    ((part, source),) = plan.places_of("events")
+    tables = (pyarrow.Table.from_batches([batch]) for batch in _batches(file))
+    return _computed(db, (plan.contribute_columns(part, source, table) for table in tables))
+
+
+def _first_by_rows(db: Database, rows: list[tuple[int, ...]]) -> dict[str, tuple[int, int]]:
+    """The same of rows that are there already."""
+    plan = db._node.engine.ltm.tables.views["v"].plan
+    ((part, source),) = plan.places_of("events")
+    pages = (rows[first : first + TRANSACTION_ROWS] for first in range(0, len(rows), TRANSACTION_ROWS))
+    return _computed(db, (plan.contribute_from(part, source, page) for page in pages))
+
+
+def _computed(db: Database, askings: Iterable[Asking[list[Contribution]]]) -> dict[str, tuple[int, int]]:
     ltm = db._node.engine.ltm
     plan = ltm.tables.views["v"].plan
     at = ltm.horizon.durable_ts
-    ((part, source),) = plan.places_of("events")
     states: dict[bytes, tuple[object, ...] | None] = {}
-    for batch in _batches(file):
-        asking = plan.contribute_columns(part, source, pyarrow.Table.from_batches([batch]))
+    for asking in askings:
         answers = None
         while True:
             try:

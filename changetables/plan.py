@@ -362,8 +362,15 @@ class ViewPlan:
 
         `evaluator`: rows or columns; None: the one that was measured to cost less.
         """
+        place = (part, source)
+        inserting = self.inserting(self._table(place).name) if evaluator == ROWS else None
+        if inserting is not None:
+            ask, add = inserting
+            wanted = ask(rows)
+            if wanted is not None:
+                return add(rows, (yield wanted) if wanted else ())
         groups: dict[Row, object] = {}
-        yield from self._run_by(evaluator, (part, source), Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
+        yield from self._run_by(evaluator, place, Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
         return self._finish(groups)
 
     def contribute_columns(

@@ -13,16 +13,17 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 from ..changetables.algebra import Relation
-from ..changetables.evaluators.choice import COLUMNS
+from ..changetables.evaluators.choice import COLUMNS, ROWS
 from ..changetables.evaluators.spark_session import has_session, has_spark, spark_session
 from ..changetables.evaluators.whole import COSTS, COUNTED_ROWS_MAX, ROWS_ALONE, SPARK, SPARK_ROWS_MIN, Chosen, forced
 from ..changetables.keeping import keep
 from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, ViewPlan, compile_view, needed_indexes
 from ..changetables.schema import Index
+from ..changetables.types import Row
 from ..ltm.catalog import Catalog, View
 from ..ltm.reading import NEWEST
-from ..ltm.tables import Planned, Tables, ViewRows
+from ..ltm.tables import Planned, TableRows, Tables, ViewRows
 from . import on_spark
 from .embedded import Engine
 
@@ -30,6 +31,8 @@ from .embedded import Engine
 PAGE_ROWS = 500
 #: The columns evaluator needs more of them to be of any use.
 COLUMNS_PAGE_ROWS = 8_192
+#: Rows in the store from which on all of them are read there: less is read before a checkpoint is made.
+STORED_ROWS_MIN = 20_000
 
 _builders = itertools.count(1)
 
@@ -228,7 +231,8 @@ def check_shown(engine: Engine, rows: ViewRows, at: int, pause: Callable[[], Non
 
 def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
     """By what the contents of a view are computed: what a user asks for, else what is expected to be ready first. It
-    counts rows where there is a choice, so nobody should wait for it."""
+    counts rows where there is a choice, so nobody should wait for it. Large tables are brought to the store: it is read
+    from there several times as fast."""
     started = has_session()
     if evaluator is not None:
         chosen = forced(evaluator)
@@ -236,7 +240,7 @@ def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
         most = COSTS.break_even(started)
         chosen = COSTS.never() if most is None else COSTS.choose(_count(engine, plan, most), started)
     else:
-        return ROWS_ALONE
+        chosen = ROWS_ALONE
     if evaluator is not None:
         plan.note_whole(chosen.evaluator, chosen.reason)
     if chosen.evaluator == SPARK:
@@ -245,6 +249,8 @@ def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
         rows_count = _count(engine, plan, COUNTED_ROWS_MAX)
         reason = COSTS.choose(rows_count, started).reason if evaluator is None else chosen.reason
         chosen = chosen._replace(reason=reason, rows_count=rows_count)
+    elif _count(engine, plan, STORED_ROWS_MIN) >= STORED_ROWS_MIN:
+        engine.checkpoint()
     return chosen
 
 
@@ -280,14 +286,21 @@ def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Genera
         yield from on_spark.contents(plan, on_spark.shown_at(ltm, ltm.tables, at), in_parts)
         return chosen.rows_count
     rows_count = 0
-    page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else PAGE_ROWS
     for part, source, table in plan.starts():
-        rows = ltm.tables.source(table)
-        stored = ltm.shown(rows, *table_range(rows.table.id), at)
-        while page := [row for _, row in itertools.islice(stored, page_rows)]:
+        for page in _pages(engine, ltm.tables.source(table), at, evaluator):
             yield from _answered(engine, plan.contribute_from(part, source, page, evaluator), at)
             rows_count += len(page)
     return rows_count
+
+
+def _pages(engine: Engine, rows: TableRows | ViewRows, at: int, evaluator: str) -> Iterator[list[Row]]:
+    """What a table or a view shows at a timestamp."""
+    ltm = engine.ltm
+    if evaluator == ROWS and isinstance(rows, TableRows) and (pages := ltm.stored_pages(rows, at)) is not None:
+        return pages
+    shown = ltm.shown(rows, *table_range(rows.table.id), at)
+    page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else PAGE_ROWS
+    return iter(lambda: [row for _, row in itertools.islice(shown, page_rows)], [])
 
 
 def _answered(engine: Engine, asking: Asking[list[Contribution]], at: int) -> Iterator[list[Contribution]]:

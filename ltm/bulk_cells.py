@@ -58,6 +58,8 @@ _NULL = pa.scalar(b"\xc0", pa.binary())
 _VALUE = pa.scalar(b"\x01", pa.binary())
 _KEY_NULL = pa.scalar(b"\x02", pa.binary())
 _SMALL_TEXT_BYTES_MAX = 255
+#: Of Arrow, in the order of the machine.
+_OFFSET = Struct("=i")
 
 
 def takes(table: Table) -> bool:
@@ -323,38 +325,44 @@ def _text(values: pa.Array, is_blob: bool) -> _Pieces:
 
 def _slices(values: pa.Array) -> list[bytes]:
     """The bytes of each, for one look: they are cut out of one buffer."""
-    offsets, data = _buffers(values)
-    width = _width(offsets)
+    width = _width(pc.binary_length(values))
     if width:
-        return [each for (each,) in Struct(f"{width}s").iter_unpack(data)]
+        return [each for (each,) in Struct(f"{width}s").iter_unpack(_data(values))]
+    offsets, data = _offsets(values), _data(values)
     return [data[start:stop] for start, stop in pairwise(offsets)]
 
 
 def _pairs(values: pa.Array, key_bytes: pa.Array) -> Items:
-    offsets, data = _buffers(values)
-    bounds = pc.min_max(key_bytes)
-    width, first = _width(offsets), bounds["max"].as_py()
-    if width and bounds["min"].as_py() == first:
+    width, first, data = _width(pc.binary_length(values)), _width(key_bytes), _data(values)
+    if width and first:
         return list(Struct(f"{first}s{width - first}s").iter_unpack(data))
     return [
         (data[start : start + size], data[start + size : stop])
-        for (start, stop), size in zip(pairwise(offsets), key_bytes.to_pylist(), strict=True)
+        for (start, stop), size in zip(pairwise(_offsets(values)), key_bytes.to_pylist(), strict=True)
     ]
 
 
-def _buffers(values: pa.Array) -> tuple[list[int], bytes]:
-    """Where each begins, with the end of the last, and all their bytes."""
+def _width(lengths: pa.Array) -> int:
+    """The width of all if they have one, else 0."""
+    bounds = pc.min_max(lengths)
+    width: int = bounds["max"].as_py() or 0
+    return width if bounds["min"].as_py() == width else 0
+
+
+def _offsets(values: pa.Array) -> list[int]:
+    """Where each begins in `_data`, with the end of the last."""
     offsets = array("i")
     start = values.offset * 4
     offsets.frombytes(values.buffers()[1][start : start + (len(values) + 1) * 4].to_pybytes())
-    data = values.buffers()[2].to_pybytes() if values.buffers()[2] is not None else b""
     found = offsets.tolist()
-    return ([each - found[0] for each in found] if found[0] else found), data[found[0] : found[-1]]
+    return [each - found[0] for each in found] if found[0] else found
 
 
-def _width(offsets: list[int]) -> int:
-    """The width of all if they have one, else 0."""
-    if len(offsets) < 2:
-        return 0
-    width = offsets[1] - offsets[0]
-    return width if offsets == list(range(offsets[0], offsets[-1] + 1, width or 1)) and width else 0
+def _data(values: pa.Array) -> bytes:
+    """The bytes of all."""
+    _, offsets, data = values.buffers()
+    if data is None:
+        return b""
+    first, stop = (_OFFSET.unpack_from(offsets, 4 * (values.offset + place))[0] for place in (0, len(values)))
+    made: bytes = data[first:stop].to_pybytes()
+    return made

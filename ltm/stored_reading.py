@@ -15,7 +15,7 @@ from ..changetables.keys import prefix_stop
 from ..changetables.types import Row
 from .bulk_staging import META as LOADS
 from .catalog import catalog_from_plain
-from .codec import unpack, unpack_stream
+from .codec import unpack
 from .driver import SHARED_PINS
 from .loads import loads_from_plain, visible_from
 from .ports import Cell
@@ -38,7 +38,7 @@ class StoreSnapshot(Protocol):
     def write_id(self) -> int: ...
     def get(self, key: bytes, at: int) -> Cell | None: ...
     def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]: ...
-    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> Iterator[list[bytes]]: ...
+    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> tuple[list[bytes], bytes | None]: ...
     def max_key(self, start: bytes, stop: bytes) -> bytes | None: ...
     def meta(self, name: str) -> bytes | None: ...
     def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None: ...
@@ -78,10 +78,7 @@ class StoredReader(Reader):
 
     def table_pages(self, rows: TableRows, start: bytes, stop: bytes, at: int) -> Iterator[list[Row]]:
         """The rows of a table, some at a time, in the fast way: decoded together."""
-        columns_count, pad = len(rows.table.columns), rows.codec.pad
-        for values in self._store.values(start, stop, at, PAGE_CELLS):
-            page = cast("list[Row]", list(unpack_stream(b"".join(values))))
-            yield page if min(map(len, page)) == columns_count else [pad(row) for row in page]
+        return rows.pages(self._store.values, start, stop, at)
 
     def _pages(self, start: bytes, stop: bytes, at: int) -> Iterator[list[Cell]]:
         """The cells of a range, tombstones included, some at a time."""

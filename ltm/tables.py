@@ -5,8 +5,9 @@ A new catalog version makes a new `Tables`; what did not change is taken over, v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias, cast
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
@@ -19,8 +20,13 @@ from ..changetables.rows import RowCodec, row_codec
 from ..changetables.schema import Index, Table
 from ..changetables.types import Row
 from .catalog import Catalog, View
-from .codec import make_pack, unpack_row, with_one_nan
+from .codec import make_pack, unpack_row, unpack_stream, with_one_nan
 from .versions import Horizon, IndexVersions, RowVersions, TableVersions
+
+#: Cells that are read and decoded together: about a millisecond.
+PAGE_CELLS = 1_000
+#: `BulkStore.values`.
+ReadValues: TypeAlias = Callable[[bytes, bytes, int, int], tuple[list[bytes], bytes | None]]
 
 
 @dataclass(slots=True)
@@ -94,6 +100,22 @@ class TableRows:
         """A row that is older than the table's last columns, with their defaults. One that is newer stays as it is:
         whoever has an older catalog finds all that he knows of in it."""
         return row if len(row) >= len(self.table.columns) else self.codec.pad(row)
+
+    def decoded(self, values: Sequence[bytes]) -> list[Row]:
+        """Stored rows, together: in half the time that one after another would take."""
+        rows = cast("list[Row]", list(unpack_stream(b"".join(values))))
+        if self.codec.has_float:
+            rows = list(map(with_one_nan, rows))
+        pad, columns_count = self.codec.pad, len(self.table.columns)
+        return rows if {columns_count}.issuperset(map(len, rows)) else [pad(row) for row in rows]
+
+    def pages(self, values: ReadValues, start: bytes, stop: bytes, at: int) -> Iterator[list[Row]]:
+        """The rows of a range as a store has them, some at a time."""
+        place: bytes | None = start
+        while place is not None:
+            some, place = values(place, stop, at, PAGE_CELLS)
+            if some:
+                yield self.decoded(some)
 
 
 class Tables:

@@ -28,7 +28,7 @@ SPARK_ROWS_MIN = 200_000
 COUNTED_ROWS_MAX = 20_000_000
 #: Guesses, see `python -m bench choice`: on two cores 3.1 to 3.7 us by rows, 1.1 us and 0.7 s for each job by Spark.
 #: Its tasks gain with the cores; what the driver does with their results does not.
-ROWS_US = 3.5
+ROWS_US = 2.0
 SPARK_US = 0.2 + 2.0 / (os.cpu_count() or 1)
 JOB_S = 1.0
 START_S = 12.0

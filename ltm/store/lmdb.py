@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import islice
-from operator import itemgetter
+from itertools import chain, islice
+from operator import itemgetter, lt
 from pathlib import Path
 from shutil import disk_usage
 from struct import Struct
@@ -402,6 +403,71 @@ class LmdbStore:
                 more = step()
         return found
 
+    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> tuple[list[bytes], bytes | None]:
+        """What `scan` finds, without tombstones and keys, in a sixth of its time: the values of about `limit` cells,
+        and where the next ones begin, None if there are no more."""
+        with self._reading() as reader:
+            if not self._seek_key(reader.cells, start):
+                return [], None
+            cells = reader.cells.iternext()
+            page = list(islice(cells, limit))
+            cell_keys = [cell_key for cell_key, _ in page]
+            self._check_page(page, cell_keys)
+            more = len(page) == limit
+            if cell_keys[-1][:-8] >= stop:
+                del page[bisect_left(cell_keys, stop, key=_key_of) :]
+                more = False
+            visible = self._visible(start[:_TABLE_BYTES], at)
+            if len({cell_key[:-8] for cell_key, _ in page}) == len(page) and all(
+                map(visible, {cell_key[-8:] for cell_key, _ in page})
+            ):
+                # As most are: one version of each key, and it is old enough.
+                found = [stored[:-5] for _, stored in page if stored[-5]]
+                return found, page[-1][0][:-8] + b"\0" if more else None
+            return self._newest_values(chain(page, self._checked_one_by_one(cells, stop)), len(page), visible, more)
+
+    def _check_page(self, page: list[tuple[bytes, bytes]], cell_keys: list[bytes]) -> None:
+        if {crc32(stored, crc32(cell_key)) for cell_key, stored in page} == {_RESIDUE} and all(
+            map(lt, cell_keys, islice(cell_keys, 1, None))
+        ):
+            return
+        last = b""
+        for cell_key, stored in page:
+            if crc32(stored, crc32(cell_key)) != _RESIDUE or cell_key <= last:
+                raise self._cell_damage(cell_key)
+            last = cell_key
+
+    def _checked_one_by_one(self, cells: Iterator[tuple[bytes, bytes]], stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for cell_key, stored in cells:
+            if crc32(stored, crc32(cell_key)) != _RESIDUE:
+                raise self._cell_damage(cell_key)
+            if cell_key[:-8] >= stop:
+                return
+            yield cell_key, stored
+
+    def _visible(self, table: bytes, at: int) -> Callable[[bytes], bool]:
+        """Whether cells that were written at an (inverted) timestamp are seen at `at`."""
+        counts_as = {_pack(_TS_MAX - ts): count for ts, count in self._counts_as.get(table, {}).items()}
+        inverted = _pack(_TS_MAX - at)
+        return lambda written: counts_as[written] <= at if written in counts_as else written >= inverted
+
+    def _newest_values(
+        self, cells: Iterator[tuple[bytes, bytes]], count: int, visible: Callable[[bytes], bool], more: bool
+    ) -> tuple[list[bytes], bytes | None]:
+        """The first version of each key that is visible, of `count` cells and of what belongs to the last key."""
+        found: list[bytes] = []
+        done = last = b""
+        for number, (cell_key, stored) in enumerate(cells):
+            key = cell_key[:-8]
+            if number >= count and (not more or key != last or key == done):
+                break
+            last = key
+            if key != done and visible(cell_key[-8:]):
+                done = key
+                if stored[-5]:
+                    found.append(stored[:-5])
+        return found, last + b"\0" if more else None
+
     def _seek_key(self, cells: lmdb.Cursor[bytes], start: bytes) -> bool:
         """Put the cursor on the first cell with key >= start, and check that none is passed over."""
         sought = start[:SEEK_BYTES_MAX]
@@ -632,32 +698,6 @@ class LmdbSnapshot(LmdbStore):
         with self._reading() as reader:
             return int(reader.transaction.id())
 
-    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> Iterator[list[bytes]]:
-        """What `scan` finds in a range, without tombstones and keys, at most so many at once: a third of its time."""
-        loaded = self._counts_as.get(start[:_TABLE_BYTES], {})
-        counts_as = {_pack(_TS_MAX - ts): count for ts, count in loaded.items()}
-        inverted = _pack(_TS_MAX - at)
-        with self._reading() as reader:
-            found: list[bytes] = []
-            done = last = b""
-            for cell_key, stored in reader.cells.iternext() if self._seek_key(reader.cells, start) else ():
-                if crc32(stored, crc32(cell_key)) != _RESIDUE or cell_key <= last:
-                    raise self._cell_damage(cell_key)
-                last = cell_key
-                key, written = cell_key[:-8], cell_key[-8:]
-                if key >= stop:
-                    break
-                if key == done or (counts_as.get(written, 0) > at if written in counts_as else written < inverted):
-                    continue
-                done = key
-                if stored[-5]:
-                    found.append(stored[:-5])
-                    if len(found) == limit:
-                        yield found
-                        found = []
-            if found:
-                yield found
-
     def _open_databases(self) -> None:
         try:
             # What is opened with no transaction is opened in one of its own, which ends at once.
@@ -674,6 +714,10 @@ class LmdbSnapshot(LmdbStore):
 def _decode(key: bytes, cell_key: bytes, stored: bytes) -> Cell:
     """A scan spends a third of its time here, so the lengths are written as numbers and Cell.__new__ is passed by."""
     return _make_tuple(Cell, (key, _TS_MAX - _unpack_from(cell_key, -8)[0], stored[:-5] if stored[-5] else None))
+
+
+def _key_of(cell_key: bytes) -> bytes:
+    return cell_key[:-8]
 
 
 def _seal(lmdb_key: bytes, body: bytes) -> bytes:
