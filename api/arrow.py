@@ -64,7 +64,10 @@ def values_of(array: Array, type_: Type) -> list[object]:
             array = array.cast(arrow.timestamp("us", tz=array.type.tz))
         except arrow.ArrowInvalid as error:
             raise DataError(f"a timestamp has nanoseconds: {error}", hint="round it to microseconds") from error
-    values: list[object] = array.to_pylist()
+    try:
+        values: list[object] = array.to_pylist()
+    except UnicodeDecodeError as error:
+        raise DataError(f"a text is not UTF-8: {error}", hint="load it into a column of type bytes") from error
     if type_.kind != "str" and (kinds.is_string(array.type) or kinds.is_large_string(array.type)):
         return texts_read(values, type_)
     return values

@@ -24,7 +24,6 @@ from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, LookUp
 from ..changetables.types import Row
 from ..ltm.codec import make_pack
-from ..ltm.loads import Load
 from ..ltm.ports import Staged
 from ..ltm.reading import NEWEST
 from ..ltm.tables import TableRows, ViewRows
@@ -115,7 +114,13 @@ class _Loading:
                 staged_ts = engine.draw_ts()
                 #: No key above it is in the store, or will be but by checkpoints, which are heard of.
                 self._stored_max = table.versions.stored_max
-            self._load: Load = self._ltm.staging.begin(staged_ts, ids)
+                self._load, begun = self._ltm.staging.begin(staged_ts, ids)
+            try:
+                self._ltm.staging.note_begun(begun)
+            except BaseException:
+                with self._ltm.lock:
+                    self._ltm.staging.forget(self._load)
+                raise
         self._suffix = (NEWEST - staged_ts).to_bytes(8, "big")
 
     # -- staging
@@ -302,7 +307,9 @@ class _Loading:
         """What was staged goes, unless the database has stopped: then the next start removes it."""
         if not self._engine.failed:
             with self._engine.storing():
-                self._ltm.staging.remove(self._load)
+                self._ltm.staging.unstage(self._load)
+                with self._ltm.lock:
+                    self._ltm.staging.forget(self._load)
 
 
 def _contributing(

@@ -108,6 +108,8 @@ def _fitted(values: pa.Array, kind: str) -> pa.Array | None:
         return None
     try:
         made = values.cast(_TYPES[kind])
+        if kind == "str":
+            made.validate(full=True)  # files may have bytes that are no text
     except pa.ArrowException:
         return None
     if kind in _RANGES and len(made) > made.null_count:
@@ -156,11 +158,17 @@ class Encoder:
         prefix = _prefix(table.id)
         cells = self._items([prefix, key], body)
         entries = []
+        in_order = _is_ordered(key)
         for index in table.indexes:
             found = self._key(columns, index.columns, index)
             if found is None or not _fits_index(found, key):
                 return None
-            entries.append(self._items([_prefix(index.id), found, key], [prefix, key]))
+            primary = key
+            if in_order and len(index.columns) == 1:
+                # A stable sort of what are mostly numbers, instead of one of all the bytes behind them, too.
+                order = pc.sort_indices(columns[index.columns[0]])
+                found, primary = found.take(order), key.take(order)
+            entries.append(self._items([_prefix(index.id), found, primary], [prefix, primary]))
         return cells, entries
 
     def _key(self, columns: Sequence[pa.Array], places: Sequence[int], index: Index | None) -> pa.Array | None:

@@ -24,6 +24,8 @@ class Staging:
         self._bulk: BulkStore | None = store if isinstance(store, BulkStore) else None
         #: By `staged_ts`: those under way, and those that some readers may not see yet.
         self._loads: dict[int, Load] = {}
+        #: Those that were removed since the start.
+        self._gone: dict[int, Load] = {}
         #: Nobody reads below it: loads up to there count as written at `staged_ts` as well.
         self._oldest = 0
         #: (table id, commit_ts) -> the timestamp of the cells in the store.
@@ -43,16 +45,22 @@ class Staging:
 
     # -- one load
 
-    def begin(self, staged_ts: int, table_ids: Sequence[int]) -> Load:
-        """One load of a table at a time: two do not see each other's keys."""
+    def begin(self, staged_ts: int, table_ids: Sequence[int]) -> tuple[Load, dict[str, bytes]]:
+        """The load, and what has to be in the store before its first cell (`note_begun`). The caller holds the lock:
+        another load is committed under it, and must not be in the store as loaded before that is in the log.
+
+        One load of a table at a time: two do not see each other's keys."""
         if any(load.table_ids[0] == table_ids[0] and not load.is_loaded for load in self._loads.values()):
             raise TransactionConflict("another load of the table is under way", hint="load it again when that is done")
         load = Load(staged_ts, NEVER, tuple(table_ids))
         self._beside[staged_ts] = set()
         self._loads[staged_ts] = load
         self._counted()
-        self._store.write((), (), self.meta(), lambda: None)
-        return load
+        return load, self.meta()
+
+    def note_begun(self, meta: dict[str, bytes]) -> None:
+        """No checkpoint may come between this and `begin`: whoever calls it holds the lock for checkpoints."""
+        self._store.write((), (), meta, lambda: None)
 
     def writing(self) -> AbstractContextManager[Staged]:
         """One durable write of staged cells."""
@@ -76,14 +84,18 @@ class Staging:
                 if versions.table_id == table_id:
                     keys.update(versions.frozen)
 
-    def remove(self, load: Load) -> None:
-        """It did not happen."""
+    def unstage(self, load: Load) -> None:
+        """Remove the cells of a load that did not happen; `forget` comes after it."""
         assert self._bulk is not None, "this store takes no loads"
         for table_id in load.table_ids:
             self._bulk.unstage(table_id, load.staged_ts)
+
+    def forget(self, load: Load) -> None:
+        """Nothing is left of it. The caller holds the lock."""
         self._beside.pop(load.staged_ts, None)
-        # Only now: what is still there must not be seen.
         del self._loads[load.staged_ts]
+        # Somebody may still look at what was there before, and must not see it.
+        self._gone[load.staged_ts] = load
         self._counted()
 
     def show(self, loaded: Loaded, versions: Mapping[int, TableVersions[object]]) -> None:
@@ -122,7 +134,7 @@ class Staging:
         }
         if self._bulk is not None:
             told = {ts: load for ts, load in self._loads.items() if load.commit_ts > self._oldest}
-            self._bulk.count_as(visible_from(told))
+            self._bulk.count_as(visible_from(told | self._gone))
 
     # -- recovery
 
@@ -137,4 +149,5 @@ class Staging:
     def remove_unfinished(self) -> None:
         """After the log was replayed: what it does not know of never happened."""
         for load in [load for load in self._loads.values() if not load.is_loaded]:
-            self.remove(load)
+            self.unstage(load)
+            self.forget(load)

@@ -54,6 +54,9 @@ IDLE_READERS_MAX = 32
 SEEK_BYTES_MAX = 511
 #: After so many steps over versions that nobody asked for, a seek (about four steps) is cheaper.
 STEPS_BEFORE_SEEK = 4
+#: `values` gives no more bytes than about this at once, and looks after so many cells.
+PAGE_BYTES_MAX = 4 << 20
+PIECE_CELLS = 100
 #: Notes or removed versions between two calls of `between`: about a millisecond.
 NOTES_PER_BATCH = 500
 #: `drop_range` deletes so many cells in one transaction: some tens of milliseconds, a few MB of pages.
@@ -410,13 +413,11 @@ class LmdbStore:
             if not self._seek_key(reader.cells, start):
                 return [], None
             cells = reader.cells.iternext()
-            page = list(islice(cells, limit))
+            page, more = _piece_by_piece(cells, stop, limit)
             cell_keys = [cell_key for cell_key, _ in page]
             self._check_page(page, cell_keys)
-            more = len(page) == limit
             if cell_keys[-1][:-8] >= stop:
                 del page[bisect_left(cell_keys, stop, key=_key_of) :]
-                more = False
             visible = self._visible(start[:_TABLE_BYTES], at)
             if len({cell_key[:-8] for cell_key, _ in page}) == len(page) and all(
                 map(visible, {cell_key[-8:] for cell_key, _ in page})
@@ -714,6 +715,22 @@ class LmdbSnapshot(LmdbStore):
 def _decode(key: bytes, cell_key: bytes, stored: bytes) -> Cell:
     """A scan spends a third of its time here, so the lengths are written as numbers and Cell.__new__ is passed by."""
     return _make_tuple(Cell, (key, _TS_MAX - _unpack_from(cell_key, -8)[0], stored[:-5] if stored[-5] else None))
+
+
+def _piece_by_piece(
+    cells: Iterator[tuple[bytes, bytes]], stop: bytes, limit: int
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """At most `limit` cells, fewer if they are long, not many beyond `stop`; and whether there may be more."""
+    page: list[tuple[bytes, bytes]] = []
+    size = 0
+    while len(page) < limit and size < PAGE_BYTES_MAX:
+        wanted = min(PIECE_CELLS, limit - len(page))
+        piece = list(islice(cells, wanted))
+        page += piece
+        if len(piece) < wanted or piece[-1][0][:-8] >= stop:
+            return page, False
+        size += sum([len(stored) for _, stored in piece])
+    return page, True
 
 
 def _key_of(cell_key: bytes) -> bytes:

@@ -21,6 +21,8 @@ KEPT_ROWS = 5_000
 KEPT_BYTES = 16 * 2**20
 #: Changed rows that are kept at the most, however young they are.
 ROWS_MAX = 500_000
+#: Bytes of one answer, about: far below what a message may have.
+PAGE_BYTES_MAX = 4 * 2**20
 #: What a row takes beside texts and bytes.
 _ROW_BYTES = 300
 #: Commits that are looked through for one answer: about 10 ms.
@@ -99,11 +101,12 @@ class Recent:
         return max([self.floor, *(self._forgotten.get(each, 0) for each in ids)])
 
     def page(self, ids: Sequence[int], start: Place, at: int, limit: int) -> Page:
-        """From a place on and up to a timestamp, at most so many. The order is the same whenever it is asked."""
+        """From a place on and up to a timestamp, at most so many, fewer if they are long: they go into one message. The
+        order is the same whenever it is asked."""
         writes: list[ChangedRow] = []
         refreshes: list[RefreshedRow] = []
         wanted = frozenset(ids)
-        last_ts = seen = 0
+        last_ts = seen = size = 0
         for scanned, (ts, _, some_writes, some_refreshes) in enumerate(self._from(start[0])):
             if ts > at:
                 break
@@ -116,13 +119,17 @@ class Recent:
                     seen += 1
                     if (ts, seen) > start:
                         writes.append((ts, *write))
+                        size += _size((write,), ())
+                        if len(writes) + len(refreshes) >= limit or size >= PAGE_BYTES_MAX:
+                            return Page(tuple(writes), tuple(refreshes), (ts, seen))
             for refresh in some_refreshes:
                 if refresh[0] in wanted:
                     seen += 1
                     if (ts, seen) > start:
                         refreshes.append((ts, *refresh))
-            if len(writes) + len(refreshes) >= limit:
-                return Page(tuple(writes), tuple(refreshes), (ts, seen))
+                        size += _size((), (refresh,))
+                        if len(writes) + len(refreshes) >= limit or size >= PAGE_BYTES_MAX:
+                            return Page(tuple(writes), tuple(refreshes), (ts, seen))
         return Page(tuple(writes), tuple(refreshes), (at + 1, 0))
 
     def _from(self, ts: int) -> Iterator[_Entry]:

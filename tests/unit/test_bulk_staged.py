@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -229,6 +230,66 @@ def test_two_loads_of_a_table_come_one_after_the_other(db: vt.Database) -> None:
         db.table("events").load(_events(range(200, 500)))
     _check(db, list(range(400)))
     assert db.sql("SELECT COUNT(*) AS n FROM products")[0].n == 210
+
+
+def test_a_load_that_begins_while_another_is_committed_does_not_call_that_one_loaded(
+    db: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store would have it before the log does."""
+    db.create_table("others", {"id": int}, key="id")
+    engine = db._node.engine
+    begun = threading.Event()
+    note_begun, flush, commit_load = engine.ltm.staging.note_begun, engine.ltm.flush, engine.commit_load
+    seen: list[bool] = []
+    second = threading.Thread(target=lambda: db.table("others").load([pa.table({"id": list(range(5))})]))
+
+    def noted(meta: dict[str, bytes]) -> None:
+        note_begun(meta)
+        begun.set()
+
+    def flushed() -> None:
+        if not seen:  # the first load is shown, and its record is about to be written
+            monkeypatch.setattr(engine.ltm.staging, "note_begun", noted)
+            second.start()
+            seen.append(begun.wait(0.3))
+        flush()
+
+    def committed(*args: object) -> int:
+        monkeypatch.setattr(engine.ltm, "flush", flushed)
+        return commit_load(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "commit_load", committed)
+    db.table("events").load([_events(range(20))])
+    second.join(20)
+    assert seen == [False] and begun.is_set()
+    _check(db, list(range(20)))
+    assert db.sql("SELECT COUNT(*) FROM others")[0][0] == 5
+
+
+def test_a_load_that_could_not_begin_is_no_obstacle(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(meta: dict[str, bytes]) -> None:
+        raise vt.OperationalError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(db._node.engine.ltm.staging, "note_begun", fails)
+        with pytest.raises(vt.OperationalError, match="the disk is full"):
+            db.table("events").load([_events(range(20))])
+    db.table("events").load([_events(range(20))])
+    _check(db, list(range(20)))
+
+
+@pytest.mark.parametrize("rows_min", [1_000, 1], ids=["by a transaction", "staged"])
+def test_bytes_that_are_no_text_are_refused_with_their_place(
+    tmp_path: Path, rows_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "STAGED_ROWS_MIN", rows_min)
+    names = pa.array([b"a"] * 99 + [b"\xff"], pa.binary())
+    texts = pa.StringArray.from_buffers(len(names), *names.buffers()[1:])
+    with vt.connect(tmp_path / "db", ltms=1) as db:
+        db.create_table("t", {"id": int, "name": str}, key="id")
+        with pytest.raises(vt.DataError, match=r"row 100: column t\.name: a text is not UTF-8"):
+            db.table("t").load([pa.table({"id": range(100), "name": texts})])
+        assert db.sql("SELECT COUNT(*) FROM t")[0][0] == 0
 
 
 def _with(ids: range, action: object) -> Iterator[object]:

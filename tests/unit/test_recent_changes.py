@@ -57,9 +57,16 @@ commits = st.lists(
 
 
 @settings(max_examples=200)
-@given(commits, st.integers(0, 12), st.integers(0, 12), st.integers(1, 4), st.randoms(use_true_random=False))
+@given(
+    commits,
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.integers(1, 4),
+    st.sampled_from((1, 700, 4_000)),
+    st.randoms(use_true_random=False),
+)
 def test_pages_together_are_what_was_committed_whatever_came_first(
-    made: list[tuple[int, int, int, int]], since: int, at: int, limit: int, random: object
+    made: list[tuple[int, int, int, int]], since: int, at: int, limit: int, bytes_max: int, random: object
 ) -> None:
     expected: list[tuple[int, str, int]] = []
     order = list(enumerate(made))
@@ -71,9 +78,9 @@ def test_pages_together_are_what_was_committed_whatever_came_first(
     found: list[tuple[int, str, int]] = []
     place: Place = (since + 1, 0)
     while place[0] <= at:
-        with mock.patch.object(recent, "SCANNED_MAX", 3):
+        with mock.patch.multiple(recent, SCANNED_MAX=3, PAGE_BYTES_MAX=bytes_max):
             page = known.page((TABLE, VIEW), place, at, limit)
-        assert page.next > place
+        assert page.next > place and len(page.writes) + len(page.refreshes) <= limit
         for some in ([each[0] for each in page.writes], [each[0] for each in page.refreshes]):
             assert some == sorted(some) and all(place[0] <= ts <= page.next[0] for ts in some)
         found += [(ts, "write", new[0]) for ts, _, _, new in page.writes]  # type: ignore[index,misc]
@@ -89,6 +96,14 @@ def test_what_a_log_tells_twice_counts_once() -> None:
     add(known, 2, 10)
     assert len(known) == 3
     assert len(known.page((TABLE,), (1, 0), 20, 100).writes) == 3
+
+
+def test_long_rows_do_not_go_into_one_message() -> None:
+    known = Recent()
+    row = ("x" * 100_000,)
+    known.add(10, 0, attempt(1), [(key(TABLE, each), row, row) for each in range(100)], ())
+    page = known.page((TABLE,), (1, 0), 20, 1_000)
+    assert len(page.writes) == 21 and page.next == (10, 21)
 
 
 def test_much_is_forgotten_and_each_table_knows_what_it_misses() -> None:

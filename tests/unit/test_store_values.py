@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from viewtide.changetables.errors import OperationalError
 from viewtide.ltm.ports import Cell
+from viewtide.ltm.store import lmdb
 from viewtide.ltm.store.lmdb import LmdbStore
 
 TABLE = b"\0\0\0\1"
@@ -43,11 +45,12 @@ cells = st.lists(
 )
 
 
-@given(cells, keys, keys, st.integers(0, 14), st.integers(1, 9), st.none() | st.integers(5, 20))
+@given(cells, keys, keys, st.integers(0, 14), st.integers(1, 9), st.none() | st.integers(5, 20), st.integers(1, 20))
 def test_values_are_what_a_scan_finds(
-    cells: list[Cell], start: bytes, stop: bytes, at: int, limit: int, counts_as: int | None
+    cells: list[Cell], start: bytes, stop: bytes, at: int, limit: int, counts_as: int | None, bytes_max: int
 ) -> None:
-    with TemporaryDirectory() as folder:
+    bounds = mock.patch.multiple(lmdb, PIECE_CELLS=2, PAGE_BYTES_MAX=bytes_max)
+    with TemporaryDirectory() as folder, bounds:
         store = filled(Path(folder) / "store", cells, counts_as)
         scanned = [cell.value for cell in store.scan(start, stop, at, 1_000) if cell.value is not None]
         assert all_values(store, start, stop, at, limit) == scanned
@@ -58,6 +61,16 @@ def test_one_version_each_in_several_pages(tmp_path: Path) -> None:
     store = filled(tmp_path / "store", [Cell(TABLE + bytes([n]), 3, b"%d" % n) for n in range(250)])
     assert all_values(store, TABLE, TABLE + b"\xff", 3, 100) == [b"%d" % n for n in range(250)]
     assert all_values(store, TABLE, TABLE + b"\xff", 2, 100) == []
+    store.close()
+
+
+def test_a_page_of_long_values_is_short_and_ends_with_its_range(tmp_path: Path) -> None:
+    large, after = b"x" * 100_000, b"\0\0\0\2"
+    cells = [Cell(table + bytes([n]), 3, large) for table in (TABLE, after) for n in range(200)]
+    store = filled(tmp_path / "store", cells)
+    found, place = store.values(TABLE, after, 3, 1_000)
+    assert len(found) == 100 and place == TABLE + bytes([99, 0])
+    assert len(store.values(place, after, 3, 1_000)[0]) == 100
     store.close()
 
 
