@@ -32,6 +32,9 @@ from ..ltm.tables import ViewRows
 
 T = TypeVar("T")
 
+#: Keys that are fetched ahead at once: of more, the reader of a cluster would forget the first.
+FETCHED_KEYS = 10_000
+
 #: The view itself, and after it the hidden views that its minima and maxima are read from.
 _VIEW = 0
 #: Contributions to the view or to one of those hidden views.
@@ -127,9 +130,11 @@ def shown_at_start(
         for key, group in each.groups.items():
             nets[_VIEW].setdefault(key, (group, None))
     groups = {key: key_values for key, (key_values, _) in nets[_VIEW].items()}
-    reader.fetch_extremes(view, list(groups.values()), at)
-    for number, extreme in enumerate(view.plan.extremes):
-        values[sources.slots[number] - 1].look_at_ends(reader, number, extreme.last, groups, at)
+    for some in _in_chunks(groups):
+        part = {key: groups[key] for key in some}
+        reader.fetch_extremes(view, list(part.values()), at)
+        for number, extreme in enumerate(view.plan.extremes):
+            values[sources.slots[number] - 1].look_at_ends(reader, number, extreme.last, part, at)
     states = _states_at_start(reader, view, at, nets[_VIEW])
     ends = [(values[slot - 1], each.last) for slot, each in zip(sources.slots, view.plan.extremes, strict=True)]
     return Shown(view, states, values, ends, _top_of(reader, view, states, at))
@@ -148,11 +153,19 @@ def _states_at_start(
     """By key: what was stored before all these contributions."""
     plan = view.plan
     states: dict[bytes, _State] = {}
-    reader.fetch(view.versions, list(net), at)
-    for key, (key_values, total) in net.items():
-        state = reader.read(view.versions, key, at)
-        states[key] = _State(key_values, state if total is None else plan.refresh(state, plan.negate(total)))
+    for some in _in_chunks(net):
+        reader.fetch(view.versions, some, at)
+        for key in some:
+            key_values, total = net[key]
+            state = reader.read(view.versions, key, at)
+            states[key] = _State(key_values, state if total is None else plan.refresh(state, plan.negate(total)))
     return states
+
+
+def _in_chunks(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """So many as are fetched ahead at once."""
+    rest = iter(keys)
+    return iter(lambda: list(itertools.islice(rest, FETCHED_KEYS)), [])
 
 
 class _Sorted(Generic[T]):

@@ -127,6 +127,7 @@ def _entries(ltm: ClusterReader, view: ViewRows, corrections: list[Contribution]
     minima or maxima has none: those are of a hidden view that has its rows."""
     assert not view.values
     changed: list[tuple[bytes, Row | None, Row | None]] = []
+    ltm.fetch(view.versions, [item.key for item in corrections], at)
     for item in corrections:
         state = ltm.read(view.versions, item.key, at)
         new = view.plan.refresh(state, item)
