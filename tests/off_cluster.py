@@ -31,6 +31,7 @@ REASONS = {
     "test_tables_of_a_snapshot_are_at_its_timestamp": "nobody knows whether there are newer commits elsewhere",
     "test_common_watermarks_under_writers": "takes long; test_cluster_api has a shorter one",
     "test_pins_of_snapshots_go_with_them": _INSIDE,
+    "test_a_view_is_not_listed_before_it_can_be_read": _INSIDE,
     "test_a_repair_is_a_change": _INSIDE,
     "test_a_step_that_is_open_or_dropped_does_not_count": _INSIDE,
     "test_a_follower_that_looks_in_the_middle_of_a_step": _INSIDE,
