@@ -585,11 +585,14 @@ class Refresher:
         took_ms = (time.perf_counter() - began) * 1000
         return Cost(rows_count, 0, took_ms, 0.0, 0.0, took_ms)
 
-    def persist(self, record: StepRecord, point: str) -> None:
-        """Put a record into the log and apply it; what follows is only seen when it is durable."""
+    def persist(self, record: StepRecord, point: str, accepted: Callable[[StepRecord], None] | None = None) -> None:
+        """Put a record into the log and apply it; what follows is only seen when it is durable. `accepted` is told of
+        it before anything else can go wrong: whoever takes a step back has to know of all that was applied."""
         if self.on_point is not None:
             self.on_point(f"before {point}")
         self._engine.accept_step(record)
+        if accepted is not None:
+            accepted(record)
         if self.on_point is not None or self._ltm.flush_full:
             self._engine.flush_steps()
         if self.on_point is not None:
@@ -747,8 +750,7 @@ class _Running:
                     answer = self._work(instruction, w0, w1)
                 case Persist(record, point):
                     self._opened = self._opened or isinstance(record, Opened)
-                    self._persist(record, point)
-                    progress.note(record)
+                    self._persist(record, point, progress.note)
                     if isinstance(record, Published):
                         refresher._publish(self._group, record)
 
@@ -766,9 +768,9 @@ class _Running:
         waiting = refresher._subsystem.changes(source_id, self._logged.up_to, w1)
         return [*self._logged.by_source.get(source_id, ()), *waiting]
 
-    def _persist(self, record: StepRecord, point: str) -> None:
+    def _persist(self, record: StepRecord, point: str, accepted: Callable[[StepRecord], None]) -> None:
         began = time.perf_counter()
-        self._refresher.persist(record, point)
+        self._refresher.persist(record, point, accepted)
         if isinstance(record, Refreshed):
             self._refresher.hot_groups.note(record.contributions)
         self._apply_s += time.perf_counter() - began

@@ -346,6 +346,25 @@ def test_a_long_backlog_is_taken_in_by_several_steps(db: vt.Database, monkeypatc
     until(lambda: not db._engine.ltm.cuts)  # let go of after the publication that ended the wait
 
 
+def test_a_step_that_fails_when_a_slot_was_just_applied_takes_it_back(db: vt.Database) -> None:
+    view = db.create_view("v", BY_NAME, refresh="manual")
+    name_group(db, "one")
+    write(db, row(1, 1))
+    failures = []
+
+    def fail_once(point: str) -> None:
+        if point == "after refreshed" and not failures:
+            failures.append(point)
+            raise OSError("something beside it failed")
+
+    db._node.refresher.on_point = fail_once
+    with pytest.raises(vt.Error, match="something beside it failed"):
+        view.refresh()
+    view.refresh()
+    assert failures and shown(view) == [("one", 1)]
+    assert view.verify().ok
+
+
 def test_what_was_broken_at_an_earlier_moment_and_mended_is_no_obstacle(
     db: vt.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
