@@ -249,7 +249,7 @@ def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
         rows_count = _count(engine, plan, COUNTED_ROWS_MAX)
         reason = COSTS.choose(rows_count, started).reason if evaluator is None else chosen.reason
         chosen = chosen._replace(reason=reason, rows_count=rows_count)
-    elif _count(engine, plan, STORED_ROWS_MIN) >= STORED_ROWS_MIN:
+    elif chosen.evaluator == ROWS and _count(engine, plan, STORED_ROWS_MIN) >= STORED_ROWS_MIN:
         engine.checkpoint()
     return chosen
 

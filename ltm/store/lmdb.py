@@ -425,7 +425,8 @@ class LmdbStore:
                 # As most are: one version of each key, and it is old enough.
                 found = [stored[:-5] for _, stored in page if stored[-5]]
                 return found, page[-1][0][:-8] + b"\0" if more else None
-            return self._newest_values(chain(page, self._checked_one_by_one(cells, stop)), len(page), visible, more)
+            further = self._checked_one_by_one(cells, stop, cell_keys[-1])
+            return self._newest_values(chain(page, further), len(page), visible, more)
 
     def _check_page(self, page: list[tuple[bytes, bytes]], cell_keys: list[bytes]) -> None:
         if {crc32(stored, crc32(cell_key)) for cell_key, stored in page} == {_RESIDUE} and all(
@@ -438,10 +439,13 @@ class LmdbStore:
                 raise self._cell_damage(cell_key)
             last = cell_key
 
-    def _checked_one_by_one(self, cells: Iterator[tuple[bytes, bytes]], stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _checked_one_by_one(
+        self, cells: Iterator[tuple[bytes, bytes]], stop: bytes, last: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
         for cell_key, stored in cells:
-            if crc32(stored, crc32(cell_key)) != _RESIDUE:
+            if crc32(stored, crc32(cell_key)) != _RESIDUE or cell_key <= last:
                 raise self._cell_damage(cell_key)
+            last = cell_key
             if cell_key[:-8] >= stop:
                 return
             yield cell_key, stored
