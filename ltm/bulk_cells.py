@@ -3,8 +3,9 @@
     cell    key | 2**64-1 - ts (8)  ->  msgpack array of the values | kind (1) | crc32 (4)      see `store/lmdb.py`
     entry   index prefix | primary key without its table id | 2**64-1 - ts  ->  primary key | kind | crc32
 
-A key or value is joined from pieces, one Arrow array of bytes for each column. What is written is read by the decoders
-of `changetables/keys.py` and `codec.py`; the numbers of a batch all have the width that its largest needs.
+A key or value is joined from pieces: what all rows have alike, and the bytes of each column. Where those have one width
+in all rows of a batch, as numbers have, cells are woven (`woven.py`), else Arrow joins them. What is written is read by
+the decoders of `changetables/keys.py` and `codec.py`; the numbers of a batch all have the width that its largest needs.
 
 Not every table can be done this way. What cannot is None here, and is encoded row by row.
 """
@@ -16,7 +17,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 from struct import Struct
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from zlib import crc32
 
 import pyarrow as pa
@@ -25,10 +26,13 @@ import pyarrow.compute as pc
 from ..changetables.keys import INDEX_PREFIX_BYTES_MAX, KEY_BYTES_MAX, SHORTENED_TAIL_BYTES
 from ..changetables.schema import Column, Index, Table
 from ..changetables.types import NAN, Row
+from .woven import WOVEN_BYTES_MAX, Fixed, Piece, width_of, woven
 
 #: (LMDB key, LMDB value), in order of the keys.
-Items: TypeAlias = list[tuple[bytes, bytes]]
-_Pieces: TypeAlias = list[pa.Array | pa.Scalar]
+Items: TypeAlias = Sequence[tuple[bytes, bytes]]
+#: What all rows have alike, a column of one width, or Arrow bytes.
+_Piece: TypeAlias = Piece | pa.Array
+_Pieces: TypeAlias = list[_Piece]
 
 _TYPES = {
     "int": pa.int64(),
@@ -53,10 +57,10 @@ _INTS = {
     4: (pa.int32(), "i", b"\xd2"),
     8: (pa.int64(), "q", b"\xd3"),
 }
-_NULL = pa.scalar(b"\xc0", pa.binary())
+_NULL = b"\xc0"
 #: The kind of a cell that has a value.
-_VALUE = pa.scalar(b"\x01", pa.binary())
-_KEY_NULL = pa.scalar(b"\x02", pa.binary())
+_VALUE = b"\x01"
+_KEY_VALUE, _KEY_NULL = b"\x01", b"\x02"
 _SMALL_TEXT_BYTES_MAX = 255
 #: Of Arrow, in the order of the machine.
 _OFFSET = Struct("=i")
@@ -143,35 +147,39 @@ class Encoder:
 
     def __init__(self, table: Table, ts: int) -> None:
         self._table = table
-        self._suffix = pa.scalar((2**64 - 1 - ts).to_bytes(8, "big"), pa.binary())
+        self._suffix = (2**64 - 1 - ts).to_bytes(8, "big")
 
     def encode(self, rows: pa.Table) -> tuple[Items, list[Items]] | None:
         """The cells of rows and, for each index, of its entries; None: something is too long for a key."""
         table = self._table
-        columns = [_one(rows.column(position)) for position in range(len(table.columns))]
+        rows = _ordered(rows, table.key)
+        columns = _columns(rows)
         key = self._key(columns, table.key, None)
-        if key is None or _longest(key) + 4 > KEY_BYTES_MAX:
+        if key is None or (key_bytes := _longest(key)) + 4 > KEY_BYTES_MAX:
             return None
-        body: _Pieces = [pa.scalar(_array_head(len(columns)), pa.binary())]
-        for place, column in enumerate(table.columns):
-            body += _value(column, columns[place])
-        prefix = _prefix(table.id)
-        cells = self._items([prefix, key], body)
+        body: _Pieces = [_array_head(len(columns))]
+        for column, values in zip(table.columns, columns, strict=True):
+            body += _value(column, values)
+        cells = _items([_prefix(table.id), *key, self._suffix], [*body, _VALUE], rows.num_rows)
         entries = []
-        in_order = _is_ordered(key)
         for index in table.indexes:
-            found = self._key(columns, index.columns, index)
-            if found is None or not _fits_index(found, key):
+            made = self._entries(rows, index, key_bytes)
+            if made is None:
                 return None
-            primary = key
-            if in_order and len(index.columns) == 1:
-                # A stable sort of what are mostly numbers, instead of one of all the bytes behind them, too.
-                order = pc.sort_indices(columns[index.columns[0]])
-                found, primary = found.take(order), key.take(order)
-            entries.append(self._items([_prefix(index.id), found, primary], [prefix, primary]))
+            entries.append(made)
         return cells, entries
 
-    def _key(self, columns: Sequence[pa.Array], places: Sequence[int], index: Index | None) -> pa.Array | None:
+    def _entries(self, rows: pa.Table, index: Index, key_bytes: int) -> Items | None:
+        """Rows are in the order of the primary key, and the sort is stable: entries come in the order of both."""
+        columns = _columns(_ordered(rows, index.columns))
+        found, key = self._key(columns, index.columns, index), self._key(columns, self._table.key, None)
+        if found is None or key is None or not _fits_index(_longest(found), key_bytes):
+            return None
+        return _items(
+            [_prefix(index.id), *found, *key, self._suffix], [_prefix(self._table.id), *key, _VALUE], rows.num_rows
+        )
+
+    def _key(self, columns: Sequence[pa.Array], places: Sequence[int], index: Index | None) -> _Pieces | None:
         pieces: _Pieces = []
         for place in places:
             column = self._table.columns[place]
@@ -179,26 +187,41 @@ class Encoder:
             if piece is None:
                 return None
             if index is not None and column.nullable and place not in self._table.key:
-                piece = pc.coalesce(_joined([pa.scalar(b"\x01", pa.binary()), piece]), _KEY_NULL)
-            pieces.append(piece)
-        return _joined(pieces)
+                piece = [_KEY_VALUE, *piece]
+            pieces += _or_null(columns[place], piece, _KEY_NULL)
+        return pieces
 
-    def _items(self, key: _Pieces, body: _Pieces) -> Items:
-        unsealed = _joined([*key, self._suffix, *body, _VALUE])
-        lengths = _lengths([*key, self._suffix])
-        if not _is_ordered(unsealed):
-            # No key is the beginning of another one: the order of the whole is that of the keys.
-            order = pc.sort_indices(unsealed)
-            unsealed = unsealed.take(order)
-            lengths = lengths.take(order)
-        sums = array("I", map(crc32, _slices(unsealed)))
-        if sys.byteorder == "big":
-            sums.byteswap()
-        return _pairs(_joined([unsealed, _fixed(sums, 4)]), lengths)
+
+def _ordered(rows: pa.Table, places: Sequence[int]) -> pa.Table:
+    """In the order of some columns, NULLs last, as their keys are: by numbers mostly, not by all the bytes of a key."""
+    names = [rows.column_names[place] for place in places]
+    if len(places) == 1 and _is_ordered(_one(rows.column(places[0]))):
+        return rows
+    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]))
+
+
+def _columns(rows: pa.Table) -> list[pa.Array]:
+    return [_one(column) for column in rows.columns]
+
+
+def _items(key: _Pieces, body: _Pieces, count: int) -> Items:
+    """`key` and `body` in order."""
+    if (
+        all(isinstance(piece, bytes | Fixed) for piece in (*key, *body))
+        and width_of(pieces := cast("list[Piece]", [*key, *body])) <= WOVEN_BYTES_MAX
+    ):
+        return woven(pieces[: len(key)], pieces[len(key) :], count)
+    unsealed, lengths = _joined([*key, *body]), _lengths(key, count)
+    sums = array("I", map(crc32, _slices(unsealed)))
+    if sys.byteorder == "big":
+        sums.byteswap()
+    return _pairs(_joined([unsealed, Fixed(sums.tobytes(), 4)]), lengths)
 
 
 def _is_ordered(values: pa.Array) -> bool:
     count = len(values)
+    if values.null_count:
+        return False
     return count < 2 or bool(pc.all(pc.less_equal(values.slice(0, count - 1), values.slice(1))).as_py())
 
 
@@ -206,78 +229,114 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _prefix(table_id: int) -> pa.Scalar:
-    return pa.scalar(table_id.to_bytes(4, "big"), pa.binary())
+def _prefix(table_id: int) -> bytes:
+    return table_id.to_bytes(4, "big")
+
+
+def _arrow(piece: _Piece) -> pa.Array | pa.Scalar:
+    if isinstance(piece, bytes):
+        return pa.scalar(piece, pa.binary())
+    if isinstance(piece, Fixed):
+        count = len(piece.data) // piece.width
+        made = pa.FixedSizeBinaryArray.from_buffers(pa.binary(piece.width), count, [None, pa.py_buffer(piece.data)])
+        return made.cast(pa.binary())
+    return piece
 
 
 def _joined(pieces: _Pieces) -> pa.Array:
-    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary())) if len(pieces) > 1 else pieces[0]
+    arrays = [_arrow(piece) for piece in pieces]
+    return pc.binary_join_element_wise(*arrays, pa.scalar(b"", pa.binary())) if len(arrays) > 1 else arrays[0]
 
 
-def _lengths(pieces: _Pieces) -> pa.Array:
+def _lengths(pieces: _Pieces, count: int) -> pa.Array:
     """How many bytes the pieces have together."""
-    total = pc.binary_length(pieces[0])
-    for piece in pieces[1:]:
-        total = pc.add(total, pc.binary_length(piece))
+    total = pa.repeat(pa.scalar(sum(map(_fixed_bytes, pieces)), pa.int32()), count)
+    for piece in pieces:
+        if isinstance(piece, pa.Array):
+            total = pc.add(total, pc.binary_length(piece))
     return total
 
 
-def _longest(values: pa.Array) -> int:
-    return pc.max(pc.binary_length(values)).as_py() or 0
+def _longest(pieces: _Pieces) -> int:
+    """No more bytes than this are in the pieces together."""
+    longest = sum(map(_fixed_bytes, pieces))
+    return longest + sum(
+        pc.max(pc.binary_length(piece)).as_py() or 0 for piece in pieces if isinstance(piece, pa.Array)
+    )
 
 
-def _fits_index(prefix: pa.Array, key: pa.Array) -> bool:
+def _fixed_bytes(piece: _Piece) -> int:
+    return 0 if isinstance(piece, pa.Array) else width_of([piece])
+
+
+def _fits_index(prefix_bytes: int, key_bytes: int) -> bool:
     """Whether no entry has to be shortened."""
-    longest = _longest(prefix) + 4
+    longest = prefix_bytes + 4
     whole = INDEX_PREFIX_BYTES_MAX - SHORTENED_TAIL_BYTES
-    return longest <= whole and longest + _longest(key) <= KEY_BYTES_MAX - SHORTENED_TAIL_BYTES
+    return longest <= whole and longest + key_bytes <= KEY_BYTES_MAX - SHORTENED_TAIL_BYTES
 
 
-def _fixed(numbers: array[int] | array[float], width: int) -> pa.Array:
-    """Numbers as bytes of one width each."""
-    made = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(numbers), [None, pa.py_buffer(numbers)])
-    return made.cast(pa.binary())
+def _or_null(values: pa.Array, pieces: _Pieces, null: bytes) -> _Pieces:
+    """The pieces, and other bytes where values are NULL."""
+    if not values.null_count:
+        return pieces
+    return [pc.if_else(values.is_valid(), _joined(pieces), pa.scalar(null, pa.binary()))]
 
 
-def _big_endian(values: pa.Array, width: int) -> pa.Array:
+def _big_endian(values: pa.Array, width: int) -> Fixed:
     """Integers of that width, without NULLs, as bytes."""
     type_, code, _ = _INTS[width]
-    values = values.cast(type_)
+    return _swapped(values.cast(type_), width, code)
+
+
+def _swapped(values: pa.Array, width: int, code: str) -> Fixed:
+    """Numbers, without NULLs, as bytes in big-endian order; `code` is that of array.array."""
     numbers = array(code)
     start = values.offset * width
-    numbers.frombytes(values.buffers()[1][start : start + len(values) * width].to_pybytes())
+    numbers.frombytes(memoryview(values.buffers()[1])[start : start + len(values) * width])
     if sys.byteorder == "little":
         numbers.byteswap()
-    return _fixed(numbers, width)
+    return Fixed(numbers.tobytes(), width)
 
 
-def _key_piece(values: pa.Array, kind: str) -> pa.Array | None:
-    """A column in a key: NULL where it is NULL."""
-    filled = values.fill_null(_zero(values.type)) if values.null_count else values
-    if kind == "int":
-        made = _big_endian(pc.bit_wise_xor(filled, pa.scalar(_SIGN_BIT, pa.int64())), 8)
-    elif kind == "date":
-        made = _big_endian(pc.add(_ints(filled, kind), _DATE_ZERO_ORDINAL), 4)
-    elif kind in _RANGES:
-        made = _big_endian(pc.subtract(_ints(filled, kind), _MOMENTS[0]), 8)
-    elif kind == "bool":
-        made = pc.if_else(filled, pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x00", pa.binary()))
-    else:
-        made = filled.cast(pa.binary())
-        if any(pc.any(pc.match_substring(made, each)).as_py() for each in (b"\x00", b"\x01")):
-            return None
-        made = _joined([made, pa.scalar(b"\x00", pa.binary())])
-    return pc.if_else(values.is_valid(), made, None) if values.null_count else made
-
-
-def _zero(type_: pa.DataType) -> pa.Scalar:
-    """Something to stand where a NULL is."""
+def _filled(values: pa.Array) -> pa.Array:
+    """With something that stands where a NULL is."""
+    if not values.null_count:
+        return values
+    type_ = values.type
     if pa.types.is_string(type_):
-        return pa.scalar("", type_)
+        return values.fill_null("")
     if pa.types.is_binary(type_):
-        return pa.scalar(b"", type_)
+        return values.fill_null(b"")
     number = pa.int32() if pa.types.is_date32(type_) else pa.int64()
-    return pa.scalar(False) if pa.types.is_boolean(type_) else pa.scalar(0, number).cast(type_)
+    return values.fill_null(pa.scalar(False) if pa.types.is_boolean(type_) else pa.scalar(0, number).cast(type_))
+
+
+def _bytes(values: pa.Array) -> Fixed:
+    """Numbers up to 255, without NULLs, a byte each."""
+    return _swapped(values.cast(pa.uint8()), 1, "B")
+
+
+def _key_piece(values: pa.Array, kind: str) -> _Pieces | None:
+    """A column in a key, with anything where it is NULL."""
+    filled = _filled(values)
+    if kind == "int":
+        return [_big_endian(pc.bit_wise_xor(filled, pa.scalar(_SIGN_BIT, pa.int64())), 8)]
+    if kind == "date":
+        return [_big_endian(pc.add(_ints(filled, kind), _DATE_ZERO_ORDINAL), 4)]
+    if kind in _RANGES:
+        return [_big_endian(pc.subtract(_ints(filled, kind), _MOMENTS[0]), 8)]
+    if kind == "bool":
+        return [_bytes(filled)]
+    text = _narrowed(filled.cast(pa.binary()))
+    data = text.data if isinstance(text, Fixed) else _data(text)
+    return None if b"\x00" in data or b"\x01" in data else [text, b"\x00"]
+
+
+def _narrowed(values: pa.Array) -> Fixed | pa.Array:
+    """Bytes that all have one width, if they have."""
+    width = _width(pc.binary_length(values))
+    return Fixed(_data(values), width) if width else values
 
 
 def _array_head(count: int) -> bytes:
@@ -287,30 +346,21 @@ def _array_head(count: int) -> bytes:
 def _value(column: Column, values: pa.Array) -> _Pieces:
     """A column in msgpack."""
     kind = column.type.kind
-    filled = values.fill_null(_zero(values.type)) if values.null_count else values
+    filled = _filled(values)
     made: _Pieces
     if kind == "int":
         made = _number(filled)
     elif kind == "float":
-        numbers = array("d")
-        start = filled.offset * 8
-        numbers.frombytes(filled.buffers()[1][start : start + len(filled) * 8].to_pybytes())
-        if sys.byteorder == "little":
-            numbers.byteswap()
-        made = _marked(b"\xcb", _fixed(numbers, 8))
+        made = [b"\xcb", _swapped(filled, 8, "d")]
     elif kind == "bool":
-        made = [pc.if_else(filled, pa.scalar(b"\xc3", pa.binary()), pa.scalar(b"\xc2", pa.binary()))]
+        made = [_bytes(pc.add(filled.cast(pa.uint8()), pa.scalar(0xC2, pa.uint8())))]
     elif kind == "date":
-        made = _marked(b"\xd6\x02", _big_endian(pc.add(_ints(filled, kind), _DATE_ZERO_ORDINAL), 4))
+        made = [b"\xd6\x02", _big_endian(pc.add(_ints(filled, kind), _DATE_ZERO_ORDINAL), 4)]
     elif kind in _RANGES:
-        made = _marked(b"\xd7\x03", _big_endian(_ints(filled, kind), 8))
+        made = [b"\xd7\x03", _big_endian(_ints(filled, kind), 8)]
     else:
         made = _text(filled.cast(pa.binary()), kind == "bytes")
-    return [pc.if_else(values.is_valid(), _joined(made), _NULL)] if values.null_count else made
-
-
-def _marked(mark: bytes, values: pa.Array) -> _Pieces:
-    return [pa.scalar(mark, pa.binary()), values]
+    return _or_null(values, made, _NULL)
 
 
 def _number(values: pa.Array) -> _Pieces:
@@ -319,16 +369,16 @@ def _number(values: pa.Array) -> _Pieces:
     if low >= 0 and high < 128:
         return [_big_endian(values, 1)]
     width = next(width for width in _INTS if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
-    return _marked(_INTS[width][2], _big_endian(values, width))
+    return [_INTS[width][2], _big_endian(values, width)]
 
 
 def _text(values: pa.Array, is_blob: bool) -> _Pieces:
     lengths = pc.binary_length(values)
-    if (pc.max(lengths).as_py() or 0) <= _SMALL_TEXT_BYTES_MAX:
-        mark = 0xC4 if is_blob else 0xD9
-        heads = pa.array([bytes([mark, length]) for length in range(_SMALL_TEXT_BYTES_MAX + 1)], pa.binary())
-        return [heads.take(lengths), values]
-    return [*_marked(b"\xc6" if is_blob else b"\xdb", _big_endian(lengths, 4)), values]
+    longest = pc.max(lengths).as_py() or 0
+    if longest > _SMALL_TEXT_BYTES_MAX:
+        return [b"\xc6" if is_blob else b"\xdb", _big_endian(lengths, 4), values]
+    mark = b"\xc4" if is_blob else b"\xd9"
+    return [mark, _bytes(lengths), _narrowed(values)]
 
 
 def _slices(values: pa.Array) -> list[bytes]:
