@@ -20,7 +20,7 @@ from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, check_token
 from .ltm.participant import own_rows, rows_by_prefix
 from .ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from .names import nearest
-from .rows import Columns, Result, Row, Token
+from .rows import Columns, Result, Row, Token, read_alone
 
 if TYPE_CHECKING:
     from .changetables.sql import ParameterValues
@@ -111,7 +111,7 @@ class Reads:
         if columns:
             columns = self._leveled(rows, columns)
         values = self._row(rows, rows.codec.key_of(one_key(key, columns)))
-        return None if values is None else columns_of(rows).row(values)
+        return None if values is None else read_alone(columns_of(rows).row(values), self._begin())
 
     def get_many(
         self,
@@ -471,10 +471,14 @@ class Reads:
 
     def _view_result(self, rows: ViewRows, found: Iterable[Values]) -> Result:
         columns = view_columns(rows)
+        return Result(columns, columns.rows(found), *self._seen_at(rows))
+
+    def _seen_at(self, rows: ViewRows) -> tuple[int, float]:
+        """The watermark and lag_ms of what is read of a view."""
         if not rows.view.deferred:
-            return Result(columns, columns.rows(found), self._begin())
+            return self._begin(), 0.0
         mark, _ = self._mark(rows, self._levels)
-        return Result(columns, columns.rows(found), mark.at, mark.lag_ms)
+        return mark.at, mark.lag_ms
 
     def _view_row(self, rows: ViewRows, key: bytes) -> Values | None:
         return self._stored(rows, key)
@@ -576,15 +580,18 @@ class ViewReads:
         reads, plan = self._reads, self._rows.plan
         if plan.kept.leading:
             first = plan.leading_bound(view_key(plan.key_columns, key, columns))
-            rows = self._outputs(first, prefix_stop(first), 1)
-            return view_columns(self._rows).row(rows[0]) if rows else None
+            return self._alone(next(iter(self._outputs(first, prefix_stop(first), 1)), None))
         stored_key = plan.key_of(view_key(plan.key_columns, key, columns))
         if plan.kept.limit is not None:
-            found = next((row for row_key, row in self._top() if row_key == stored_key), None)
-            return None if found is None else view_columns(self._rows).row(found)
+            return self._alone(next((row for row_key, row in self._top() if row_key == stored_key), None))
         state = reads._view_row(self._rows, stored_key)
         shown = next(self._shown([(stored_key, state)]), None)
-        return None if shown is None else view_columns(self._rows).row(shown[1])
+        return None if shown is None else self._alone(shown[1])
+
+    def _alone(self, found: Values | None) -> Row | None:
+        if found is None:
+            return None
+        return read_alone(view_columns(self._rows).row(found), *self._reads._seen_at(self._rows))
 
     def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None

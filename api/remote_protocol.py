@@ -40,7 +40,7 @@ from .coordinator.vms.managers import ViewManagerStatus
 from .database import ColumnSpec
 from .freshness import TargetLag
 from .ltm.codec import pack, unpack
-from .rows import Columns, Result, Row, Token, Written
+from .rows import Columns, Result, Row, Token, Written, read_alone, reading
 from .status import DatabaseStatus, StepStatus, ViewStatus
 from .verify import VerifyReport
 
@@ -357,7 +357,7 @@ def body_of(value: object, keep: Callable[[list[list[Values]]], int]) -> object:
     """Plain data from what a call returned. `keep` takes the further pages of a result and gives the cursor that they
     are asked for with."""
     if type(value) is Row:
-        return _ROW, header_of(value._columns), values_of(value._columns, [value])[0]
+        return _ROW, header_of(value._columns), values_of(value._columns, [value])[0], *reading(value)
     if isinstance(value, Written):
         return _WRITTEN, value.rowcount, value.watermark
     if isinstance(value, Result):
@@ -389,8 +389,8 @@ def answer_from(body: object) -> object:
     kind = body[0] if type(body) is tuple and body else None
     try:
         if kind == _ROW:
-            _, header, values = cast("tuple[object, object, object]", body)
-            return rows_from(columns_from(header), (values,))[0]
+            _, header, values, watermark, lag_ms = cast("tuple[object, object, object, int, float]", body)
+            return read_alone(rows_from(columns_from(header), (values,))[0], watermark, lag_ms)
         if kind == _RESULT:
             _, header, rows, watermark, lag_ms, cursor = cast("tuple[object, object, object, int, float, int]", body)
             columns = columns_from(header)

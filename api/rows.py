@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -62,9 +63,12 @@ class Columns:
 
 
 class Row(Mapping[str, object]):
-    """One row: a read-only mapping in column order, also by position (row[0]) and by attribute (row.cost)."""
+    """One row: a read-only mapping in column order, also by position (row[0]) and by attribute (row.cost).
 
-    __slots__ = ("_columns", "_values")
+    The row of a `get` says what a result says of its rows: `row.watermark` and `row.lag_ms`, unless these are columns.
+    """
+
+    __slots__ = ("_columns", "_read", "_values")
 
     def __init__(self, columns: Columns, values: tuple[object, ...]) -> None:
         _set_columns(self, columns)
@@ -72,6 +76,8 @@ class Row(Mapping[str, object]):
 
     _columns: Columns
     _values: tuple[object, ...]
+    #: Of a row that was read alone: watermark and lag_ms. Unset in the rows of a result, which has them once for all.
+    _read: tuple[int, float]
 
     def __getitem__(self, name: str | int) -> object:
         try:
@@ -84,6 +90,9 @@ class Row(Mapping[str, object]):
     def __getattr__(self, name: str) -> object:
         position = self._columns.positions.get(name)
         if position is None:
+            if name in _READ_NAMES:
+                with suppress(AttributeError):  # unset
+                    return _get_read(self)[_READ_NAMES.index(name)]
             raise AttributeError(f"no column {name!r}; there are {', '.join(self._columns.names)}")
         return self._values[position]
 
@@ -145,6 +154,19 @@ class _Items(ItemsView[str, object]):
 #: The way past __setattr__.
 _set_columns = Row.__dict__["_columns"].__set__
 _set_values = Row.__dict__["_values"].__set__
+_set_read, _get_read = Row.__dict__["_read"].__set__, Row.__dict__["_read"].__get__
+_READ_NAMES = ("watermark", "lag_ms")
+
+
+def read_alone(row: Row, watermark: int, lag_ms: float = 0.0) -> Row:
+    """The row of a `get`, which says what a result says of all its rows."""
+    _set_read(row, (watermark, lag_ms))
+    return row
+
+
+def reading(row: Row) -> tuple[int, float]:
+    """The watermark and lag_ms of a row that was read alone."""
+    return row._read
 
 
 class Result(Sequence[Row]):

@@ -137,13 +137,15 @@ class Semi:
 @dataclass(frozen=True, slots=True)
 class Group:
     """One row for each group of equal keys (NULL equals NULL): the keys, then the aggregates. With `keys` = () there is
-    always exactly one row. HAVING is a Filter over it, expressions around aggregates a Project over that."""
+    always exactly one row. HAVING is a Filter over it, expressions around aggregates a Project over that. The last
+    `determined` keys follow from those before them, which hold the primary key of their table."""
 
     input: Relation
     keys: tuple[Expression, ...]
     aggregates: tuple[Aggregate, ...]
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
+    determined: int = 0
 
     @property
     def fields(self) -> tuple[Field, ...]:

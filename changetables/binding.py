@@ -326,6 +326,8 @@ class Groups:
     scope: Scope
     keys: list[Expression] | None = None
     aggregates: list[Aggregate] = field(default_factory=list)
+    #: How many keys, the last ones, were taken because those that GROUP BY names determine them.
+    determined: int = 0
 
     def add_key(self, key: Expression, place: Place | None) -> None:
         if any(reference.source == AGGREGATE_SOURCE for reference in references(key)):
@@ -362,6 +364,7 @@ class Groups:
             bases = [base for base in self.scope.bases if base.holds(expression.position)]
             if bases and bases[0].determined_by(keys) and expression.type.kind != "json":
                 keys.append(expression)
+                self.determined += 1
                 return self._key(len(keys) - 1)
             message = f"column {expression.name} must appear in GROUP BY or be used in an aggregate"
             raise self.source.wrong(message, place, hint=f"add {expression.name} to GROUP BY")
@@ -379,7 +382,7 @@ class Groups:
         names += [aggregate.kind for aggregate in self.aggregates]
         may_be_null = [nullable(key) for key in keys]
         may_be_null += [aggregate.kind not in ("count", "count_star") for aggregate in self.aggregates]
-        return Group(relation, keys, tuple(self.aggregates), tuple(names), tuple(may_be_null))
+        return Group(relation, keys, tuple(self.aggregates), tuple(names), tuple(may_be_null), self.determined)
 
     def finished(self, expression: Expression) -> Expression:
         """What `over` gave, over the fields of `group`, once all keys are known."""

@@ -894,5 +894,5 @@ def _unnamed(value: object) -> object:
     elif isinstance(value, Semi | SetOp | Values):
         changes["place"] = None
     elif isinstance(value, Group):
-        changes["names"] = ("",) * len(value.names)
+        changes.update(names=("",) * len(value.names), determined=0)
     return replace(value, **changes)  # type: ignore[type-var]  # a dataclass, as tested above

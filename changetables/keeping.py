@@ -114,7 +114,8 @@ class Kept:
     order: tuple[Order, ...] = ()
     limit: int | None = None
     offset: int = 0
-    #: Of rows under a key that the user chose: how many columns that has.
+    #: How many columns of the key name a row to users, if not all do: of rows under a key that the user chose, and of
+    #: groups that show what a grouped primary key determines.
     leading: int = 0
     #: Of a slice: the view that it is taken from, and which of its columns are the key.
     slice_of: str = ""
@@ -381,6 +382,7 @@ def _groups(group: Group, outputs: Sequence[Output], having: Sequence[Expression
         tuple(arguments),
         tuple(extremes),
         always=not group.keys,
+        leading=len(group.keys) - group.determined if group.determined else 0,
     )
 
 

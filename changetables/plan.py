@@ -482,7 +482,7 @@ class ViewPlan:
         )
 
     def leading_bound(self, key: object) -> bytes:
-        """What the whole keys of rows begin with that the user's own key of plain rows finds, in any form of a key."""
+        """What the whole keys of rows begin with that the first columns of a key name, in any form of a key."""
         return self.bound_of(_key_values(self.name, self.key_columns[: self.kept.leading], key))
 
     def bound_of(self, key: object) -> bytes:

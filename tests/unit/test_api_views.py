@@ -79,6 +79,37 @@ def test_composite_keys_of_views(db: vt.Database) -> None:
     assert [tuple(row.values())[:2] for row in view.scan(("c0", 2), ("c1", 1))] == [("c0", 2), ("c0", 3), ("c1", 0)]
 
 
+def test_columns_that_a_grouped_primary_key_determines_are_no_part_of_the_key_that_users_give() -> None:
+    with vt.connect("memory:") as db:
+        db.create_table("people", {"id": int, "name": str, "city": str}, key="id")
+        db.create_table("orders", {"id": int, "person": int, "cost": int}, key="id")
+        view = db.create_view(
+            "spend",
+            "SELECT p.name, p.city, p.id, SUM(o.cost) AS cost, MAX(o.cost) AS highest"
+            " FROM people p RIGHT JOIN orders o ON o.person = p.id GROUP BY p.id HAVING COUNT(*) < 3",
+        )
+        with db.transaction() as tx:
+            tx.insert("people", [{"id": 1, "name": "ann", "city": "Rome"}, {"id": 2, "name": "bob", "city": "Bonn"}])
+            tx.insert("orders", [{"id": 1, "person": 1, "cost": 5}, {"id": 2, "person": 9, "cost": 7}])
+            assert tx.view("spend").get(1).cost == 5
+        assert view.get(1) == view.get((1,)) == view.get(id=1)
+        assert view.get(1) == {"name": "ann", "city": "Rome", "id": 1, "cost": 5, "highest": 5}
+        assert view.get(None) == {"name": None, "city": None, "id": None, "cost": 7, "highest": 7}
+        assert view.get(2) is None
+        with pytest.raises(vt.InterfaceError, match="give") as raised:
+            view.get((1, "ann"))
+        assert "id" in raised.value.hint
+
+        # Whoever read a group conflicts with a change of it, also if only such a column changes.
+        with pytest.raises(vt.TransactionConflict), db.transaction() as tx:
+            assert tx.view("spend").get(1).name == "ann"
+            db.run(lambda other: other.update("people", 1, {"name": "eve"}))
+            tx.insert("orders", {"id": 3, "person": 2, "cost": 1})
+        assert view.get(1).name == "eve" and view.verify().ok
+        db.run(lambda tx: tx.insert("orders", [{"id": n, "person": 1, "cost": n} for n in (10, 11)]))
+        assert view.get(1) is None
+
+
 def test_a_null_group_is_a_group(db: vt.Database) -> None:
     view = db.create_view("v", "SELECT category, COUNT(*) AS n FROM events GROUP BY category")
     with db.transaction() as tx:

@@ -111,6 +111,27 @@ def test_a_token_of_another_database_is_refused_at_once(db: vt.Database) -> None
         snapshot.get("e", 1, at_least=ahead)
 
 
+def test_a_row_that_is_read_alone_says_how_old_it_is(db: vt.Database) -> None:
+    db.create_view("d", SUMS, refresh="manual")
+    db.create_view("s", SUMS)
+    db.create_table("marks", {"id": int, "watermark": int}, key="id")
+    token = write(db, 100)
+    old, new = db.view("d").get(0), db.view("s").get(0)
+    assert old is not None and new is not None
+    assert old.watermark < token.commit_ts <= new.watermark
+    assert old.lag_ms >= 0 == new.lag_ms
+    fresh = db.view("d").get(0, at_least=token)
+    assert fresh is not None and fresh.watermark >= token.commit_ts
+    with db.transaction() as tx:
+        tx.insert("marks", {"id": 1, "watermark": 7})
+        row, mark = tx.get("e", 1), tx.get("marks", 1)
+        assert row is not None and mark is not None
+        assert token.commit_ts <= row.watermark <= tx.scan("e").watermark
+        assert mark.watermark == 7 and mark.lag_ms == 0  # a column of such a name is the column
+        with pytest.raises(AttributeError, match="no column 'watermark'; there are id, g, v"):
+            tx.scan("e")[0].watermark  # noqa: B018  # the result has it
+
+
 def test_a_synchronous_view_meets_every_level(db: vt.Database) -> None:
     v = db.create_view("s", SUMS)
     for number in range(50):
