@@ -9,6 +9,8 @@ the query around it, and the negative numbers below the parts of its groups. A f
 from __future__ import annotations
 
 import difflib
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -42,9 +44,18 @@ class Text:
     def __init__(self, text: str, label: str = "") -> None:
         self.text = text
         self.label = label
+        self._line_starts: list[int] | None = None
+
+    @property
+    def line_starts(self) -> list[int]:
+        """The offset of each line. Found once: a long text has a place for each of its values."""
+        if self._line_starts is None:
+            self._line_starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        return self._line_starts
 
     def place_of_offset(self, offset: int) -> Place:
-        return self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset)
+        line = bisect_right(self.line_starts, offset)
+        return line, offset - self.line_starts[line - 1] + 1
 
     def wrong(self, message: str, place: Place | None, hint: str = "") -> ProgrammingError:
         return ProgrammingError(f"{message}{self.where(place)}", hint=hint)

@@ -7,6 +7,7 @@ word by word: what is not named is an error with its place. sqlglot reads the ex
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,12 +61,7 @@ class _Tokenizer(Postgres.Tokenizer):
 class ScriptText(SqlText):
     """A text of several statements."""
 
-    def _with_parameters(self, tokens: list[Token]) -> list[Token]:
-        try:
-            tokens = _Tokenizer(dialect=Postgres()).tokenize(self.text)
-        except TokenError as error:
-            raise self._unterminated(error) from None
-        return super()._with_parameters(tokens)
+    _tokenizer = _Tokenizer
 
 
 class StatementText(SqlText):
@@ -74,9 +70,15 @@ class StatementText(SqlText):
     def __init__(self, whole: SqlText, tokens: Sequence[Token]) -> None:
         # The tokens are there already, so this is not the way of SqlText.
         Text.__init__(self, whole.text, whole.label)
+        self._line_starts = whole.line_starts
         self.tokens = list(tokens)
-        first, last = tokens[0].start, tokens[-1].end
-        self.parameters = [(key, offset) for key, offset in whole.parameters if first <= offset <= last]
+        begin = bisect_left(whole.parameters, tokens[0].start, key=_offset_of)
+        end = bisect_right(whole.parameters, tokens[-1].end, key=_offset_of)
+        self.parameters = whole.parameters[begin:end]
+
+
+def _offset_of(parameter: tuple[int | str, int]) -> int:
+    return parameter[1]
 
 
 def split(text: str) -> tuple[ScriptText, list[StatementText]]:

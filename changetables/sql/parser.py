@@ -17,6 +17,11 @@ _AGGREGATES = frozenset(
 )
 
 
+_LITERALS = frozenset({TokenType.NUMBER, TokenType.STRING})
+#: What follows an item of a list.
+_ENDS = frozenset({TokenType.COMMA, TokenType.R_PAREN})
+
+
 class Parser(PostgresParser):
     """PostgreSQL as sqlglot reads it. A Join tells whether it was a comma: a JOIN without ON is a syntax error.
 
@@ -29,6 +34,12 @@ class Parser(PostgresParser):
     FUNCTION_PARSERS: ClassVar = {
         name: parse for name, parse in PostgresParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
     }
+
+    def _parse_expression(self) -> exp.Expr | None:
+        """A literal that is all of an item is read at once, without asking each operator: an INSERT has many."""
+        if self._next is not None and self._next.token_type in _ENDS and self._curr.token_type in _LITERALS:
+            return self._parse_primary()
+        return super()._parse_expression()
 
     def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> exp.Expr | None:
         """date '2024-02-29'::text is the text of a date; sqlglot would read the date of a text."""

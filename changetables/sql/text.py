@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import cached_property
+from typing import ClassVar, TypeVar
 
-from sqlglot import Token, TokenType, exp
+from sqlglot import Token, Tokenizer, TokenType, exp
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import ParseError, TokenError
 
@@ -119,12 +120,15 @@ class SqlText(Text):
         if "\0" in text:
             raise self.wrong("syntax error: a NUL character", self.place_of_offset(text.index("\0")))
         try:
-            tokens: list[Token] = Postgres().tokenize(text)
+            tokens: list[Token] = self._tokenizer(dialect=Postgres()).tokenize(text)
         except TokenError as error:
             raise self._unterminated(error) from None
         self.parameters: list[tuple[int | str, int]] = []
         self.tokens = self._with_parameters(tokens)
         self._refuse_other_dialects()
+
+    #: What makes tokens of a text.
+    _tokenizer: ClassVar[type[Tokenizer]] = Postgres.Tokenizer
 
     def part(self, tokens: Sequence[Token]) -> SqlText:
         """The text of one statement among several: the same places and parameters, fewer tokens."""
@@ -148,9 +152,14 @@ class SqlText(Text):
     def _own_offset(self, node: exp.Expr) -> int | None:
         if isinstance(node, exp.Placeholder):
             key = parameter_key(node)
-            return next((offset for other, offset in self.parameters if other == key), None)
+            return None if key is None else self._parameter_offsets.get(key)
         start: int | None = node.meta.get("start")
         return start
+
+    @cached_property
+    def _parameter_offsets(self) -> dict[int | str, int]:
+        """Of a name that stands twice, the first offset."""
+        return dict(reversed(self.parameters))
 
     def word(self, node: exp.Expr) -> str:
         """The name of a function as it was written, for nodes that remember where their name stands."""
@@ -258,13 +267,14 @@ class SqlText(Text):
         """The tokens with every parameter as a colon and its key, a form that sqlglot keeps in the tree."""
         result: list[Token] = []
         tokens = _with_whole_question_marks(tokens)
-        index = 0
+        index = marks = 0
         while index < len(tokens):
             token = tokens[index]
             following = tokens[index + 1] if index + 1 < len(tokens) else None
             key: int | str | None = None
             if token.token_type == TokenType.PLACEHOLDER and token.text == "?":
-                key = sum(isinstance(other, int) for other, _ in self.parameters)
+                key = marks
+                marks += 1
             elif token.token_type == TokenType.COLON and following is not None and _is_name(token, following):
                 key = following.text
                 index += 1

@@ -213,7 +213,7 @@ def _value(item: Item, binder: Binder, target: Column) -> Expression:
     if isinstance(item, Default):
         return _default(target)
     source, node = _source(item), _node(item)
-    bound = replace(binder, source=source).bind(node)
+    bound = (binder if binder.source is source else replace(binder, source=source)).bind(node)
     return _assigned_at(source, node, item.place, bound, target)
 
 
@@ -232,7 +232,10 @@ def bound_insert(statement: Insert, tables: Mapping[str, Table], parameters: Par
     relation: Relation | None = None
     if statement.rows is not None:
         positions = _fitting(positions, len(statement.rows[0]), named, statement.place)
-        made = [_row(row, positions, table, tables, parameters, statement) for row in statement.rows]
+        fragments = (item for row in statement.rows for item in row if isinstance(item, Fragment))
+        source = next(map(_source, fragments), None) or SqlText("")  # all stand in one text
+        binding = _RowBinding(source, table, positions, tables, parameters)
+        made = [(binding.row(row, statement.place), binding.subqueries) for row in statement.rows]
         if any(subqueries.found for _, subqueries in made):
             relation = union_of([_with_subqueries(row, positions, table, subqueries) for row, subqueries in made])
         else:
@@ -257,23 +260,38 @@ def _fitting(positions: tuple[int, ...], count: int, named: bool, place: Place) 
     return positions[:count]
 
 
-def _row(
-    row: tuple[Item, ...],
-    positions: tuple[int, ...],
-    table: Table,
-    tables: Mapping[str, Table],
-    parameters: Parameters,
-    statement: Insert,
-) -> tuple[tuple[Expression, ...], Subqueries]:
-    """The values of one row, and the subqueries in them."""
-    if len(row) != len(positions):
-        place = row[0].place if row else statement.place
-        raise _TEXT.wrong("VALUES lists must all be the same length", place)
-    source = SqlText("")
-    subqueries = Subqueries(Queries(source, tables, parameters), Scope(), NO_CTES, 0)
-    binder = Binder(source, Scope(), "VALUES", parameters=parameters, subqueries=subqueries.column)
-    values = tuple(_value(item, binder, table.columns[place]) for item, place in zip(row, positions, strict=True))
-    return values, subqueries
+class _RowBinding:
+    """Binds rows of VALUES. One binder does for all rows without subqueries: making it takes longer than such a row.
+
+    `subqueries` are those of the row that was bound last."""
+
+    def __init__(
+        self,
+        source: SqlText,
+        table: Table,
+        positions: tuple[int, ...],
+        tables: Mapping[str, Table],
+        parameters: Parameters,
+    ) -> None:
+        self._source, self._table, self._positions = source, table, positions
+        self._tables, self._parameters = tables, parameters
+        self._begin()
+
+    def _begin(self) -> None:
+        self.subqueries = Subqueries(Queries(self._source, self._tables, self._parameters), Scope(), NO_CTES, 0)
+        self._binder = Binder(
+            self._source, Scope(), "VALUES", parameters=self._parameters, subqueries=self.subqueries.column
+        )
+
+    def row(self, row: tuple[Item, ...], place: Place) -> tuple[Expression, ...]:
+        if len(row) != len(self._positions):
+            raise _TEXT.wrong("VALUES lists must all be the same length", row[0].place if row else place)
+        if self.subqueries.found:
+            self._begin()
+        columns = self._table.columns
+        return tuple(
+            _value(item, self._binder, columns[position]) for item, position in zip(row, self._positions, strict=True)
+        )
 
 
 def _with_subqueries(

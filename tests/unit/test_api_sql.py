@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import math
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -1110,3 +1111,31 @@ def test_join_starts_from_named_rows(shop: vt.Database) -> None:
                 snapshot.join(query, start=start)
         with pytest.raises(vt.ProgrammingError, match="has no column 'nothing'"):
             snapshot.join(query, start={"e.nothing": 1})
+
+
+@pytest.mark.parametrize("value", ["?", "1", "'a'"])
+def test_many_rows_in_one_text_cost_the_same_each(value: str) -> None:
+    """Counted in calls of functions, which no other process disturbs."""
+
+    def calls(rows: int) -> int:
+        count = 0
+
+        def counted(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        text = f"INSERT INTO t (b) VALUES {', '.join([f'({value})'] * rows)}"
+        params = ["a"] * rows if value == "?" else None
+        with vt.connect("memory:") as db:
+            db.sql("CREATE TABLE t (a int, b text)")
+            db.sql("INSERT INTO t VALUES (1, 'a')")
+            before = sys.getprofile()
+            sys.setprofile(counted)
+            try:
+                db.sql(text, params)
+            finally:
+                sys.setprofile(before)
+        return count
+
+    few, many = calls(50), calls(500)
+    assert many < 10.5 * few
