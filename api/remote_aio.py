@@ -31,8 +31,8 @@ from .changetables.errors import Busy, InterfaceError, Unavailable
 from .coordinator.vms.managers import ViewManagerStatus
 from .durations import milliseconds
 from .freshness import TargetLag
+from .ltm.addresses import Refusal
 from .ltm.codec import make_pack
-from .ltm.transport import Refusal
 from .reads import NO_KEY
 from .remote import RemoteDatabase
 from .remote_calls import (

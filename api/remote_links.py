@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from .changetables.errors import Busy, CommitUnknown, Error, OperationalError, RemoteProtocolError, Unavailable
+from .ltm.addresses import Refusal
 from .ltm.codec import make_pack
-from .ltm.transport import Hub, Keys, Refusal
+from .ltm.direct import Direct
+from .ltm.transport import Hub, Keys
 from .remote_calls import COMMIT, ONCE, TELL, Ask, Asking, Client
 from .remote_protocol import ANSWER, FAILURE, PROGRESS, RETRIES_MS_MAX, error_from_wire, reply_of, request_bytes
 
@@ -49,6 +51,40 @@ class Refused(OperationalError):
         super().__init__(refusal.message, hint=refusal.hint)
 
 
+class Wire(Protocol):
+    """What messages to one node, and its answers, go through. A connection that broke is an OSError, or is made anew
+    behind it: then another process may answer."""
+
+    def send(self, payload: bytes) -> None: ...
+
+    def receive(self, timeout_ms: int) -> list[bytes]:
+        """None: nothing has come in time."""
+
+    def refusal(self) -> Refusal | None:
+        """Why the node does not let this client in, as far as it shows that."""
+
+    def close(self) -> None: ...
+
+
+class _Encrypted:
+    """With keys: ZeroMQ encrypts."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.close = hub.close
+
+    def send(self, payload: bytes) -> None:
+        if not self._hub.send(PEER, payload):
+            raise Busy("the queue to the node is full", hint="try again in a moment")
+        self._hub.flush()
+
+    def receive(self, timeout_ms: int) -> list[bytes]:
+        return self._hub.receive(PEER, timeout_ms)
+
+    def refusal(self) -> Refusal | None:
+        return self._hub.refusal(PEER)
+
+
 class Target:
     """Where a node is, and how to get in."""
 
@@ -63,6 +99,9 @@ class Target:
             hub.close()
             raise
         return hub
+
+    def wire(self, name: str) -> Wire:
+        return Direct(name, self.address) if self.keys is None and not self.server_key else _Encrypted(self.hub(name))
 
     def lost(self, address: str) -> None:
         """Nobody answers at an address: if there are others, `address` is another one from now on."""
@@ -95,14 +134,14 @@ class Link:
         self._target = target
         self._client = client
         self.address = target.address
-        self._hub = target.hub(f"client-{client.number:x}")
+        self._wire = target.wire(f"client-{client.number:x}")
         self._pack = make_pack()
         self._number = 0
         #: Of the process that answered; None: not known yet.
         self._life: object = None
 
     def close(self) -> None:
-        self._hub.close()
+        self._wire.close()
 
     @property
     def has_met(self) -> bool:
@@ -117,7 +156,7 @@ class Link:
                 self._life = self._wait(number, REFUSED_LOOK_S, None)[1]
                 return
             except Lost:
-                refusal = self._hub.refusal(PEER)
+                refusal = self._wire.refusal()
                 if refusal is not None:
                     raise Refused(refusal) from None
                 if time.monotonic() > give_up:
@@ -136,9 +175,10 @@ class Link:
     def _send(self, operation: str, arguments: tuple[object, ...]) -> int:
         self._number += 1
         payload = request_bytes(self._number, operation, arguments, self._pack)
-        if not self._hub.send(PEER, payload):
-            raise Busy(f"the queue to {self._target.address} is full", hint="try again in a moment")
-        self._hub.flush()
+        try:
+            self._wire.send(payload)
+        except OSError:
+            raise Lost from None
         return self._number
 
     def _wait(
@@ -148,7 +188,11 @@ class Link:
         heard_s = asked_s = time.monotonic()
         ping = -1
         while True:
-            for payload in self._hub.receive(PEER, int((seconds or PING_S) * 1000)):
+            try:
+                payloads = self._wire.receive(int((seconds or PING_S) * 1000))
+            except OSError:
+                raise Lost from None
+            for payload in payloads:
                 answered, kind, first, body = reply_of(payload)
                 if answered == number and kind != PROGRESS:
                     self._client.heard(first)

@@ -43,6 +43,22 @@ class Address(NamedTuple):
             return not _has_ipv4(self.host)
 
 
+class Refusal(NamedTuple):
+    """Why somebody at an address did not let this process in, for people."""
+
+    message: str
+    hint: str
+
+
+def check_plaintext(address: Address) -> None:
+    """Without keys, nobody outside this machine is talked to."""
+    if not address.stays_here:
+        raise InterfaceError(
+            f"without keys, {address.text} would be open to everybody on the network",
+            hint="make keys with `viewtide keys new`, or say that it is meant (insecure)",
+        )
+
+
 def parse_address(text: str) -> Address:
     scheme, found, rest = text.partition("://")
     if scheme == "ipc" and rest and not rest.startswith(("@", "*")):

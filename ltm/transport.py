@@ -34,7 +34,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from ..changetables.errors import InterfaceError, LocalProtocolError, OperationalError, RemoteProtocolError
-from .addresses import Address, parse_address
+from .addresses import Address, Refusal, check_plaintext, parse_address
 from .batches import (
     BATCH_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -100,13 +100,6 @@ class Received(NamedTuple):
     route: object
     who: Identity
     payloads: list[bytes]
-
-
-class Refusal(NamedTuple):
-    """Why a peer did not let this hub in, for people."""
-
-    message: str
-    hint: str
 
 
 @dataclass(slots=True)
@@ -652,11 +645,8 @@ class Hub:
         return socket
 
     def _check_plaintext(self, address: Address) -> None:
-        if not (self._insecure or address.stays_here):
-            raise InterfaceError(
-                f"without keys, {address.text} would be open to everybody on the network",
-                hint="make keys with `viewtide keys new`, or say that it is meant (insecure)",
-            )
+        if not self._insecure:
+            check_plaintext(address)
 
     def _watch(self, source: zmq.Socket[bytes] | int, handler: Callable[[list[Received]], None]) -> None:
         self._handlers[source] = handler

@@ -1,0 +1,248 @@
+"""One connection of a client to a hub that listens without keys: a DEALER of its own, in the caller's thread.
+
+ZeroMQ sends and receives in a thread of its own. For a client that sends one request and waits for the answer, every
+message then wakes a thread and is woken by it: of 16 client processes on two cores each exchange took 85 to 120 us of
+processor time in pyzmq, and takes 36 here. What goes over the wire is ZeroMQ's own protocol (ZMTP 3.0, mechanism NULL):
+
+    greeting, 64 bytes:  FF 0*8 7F | 3 0 | mechanism 20 | as server 1 | 0*31
+    command:             flags 4 | size 1 | name size 1 | name | properties ...          READY, once from each side
+    message frame:       flags 0 | size 1 | body     or     flags 2 | size 8 | body      numbers are big-endian
+
+A body is a batch (`batches`). Connections with keys need ZeroMQ's encryption: they are a `Hub`'s.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+from ..changetables.errors import RemoteProtocolError
+from .addresses import Address, Refusal, check_plaintext, parse_address
+from .batches import FRAME_BYTES_MAX, header_of, name_in, payloads_in
+
+#: What one system call may bring: most answers are small, and a larger one takes several.
+RECEIVE_BYTES = 64 * 2**10
+#: So long a full connection is waited for; a node's ZeroMQ takes what comes, also while its loop is busy.
+SEND_S_MAX = 3.0
+CONNECT_S_MAX = 3.0
+#: Between two attempts to connect to somebody who is not there (yet).
+CONNECT_PAUSE_S = 0.05
+#: As in `transport`: a machine that says nothing is taken for gone.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 2, 2, 3
+UNCONFIRMED_MS_MAX = 8_000
+#: A connection that is cut so often in its handshake, again and again, is refused: a process that just ends cuts one.
+CUTS_MIN = 3
+
+_NULL = b"NULL".ljust(20, b"\0")
+_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + _NULL + bytes(32)
+_READY = b"\x05READY" + b"\x0bSocket-Type\x00\x00\x00\x06DEALER" + b"\x08Identity\x00\x00\x00\x00"
+_VERSION_END = 12
+_MORE, _LONG, _COMMAND = 1, 2, 4
+_LONG_SIZE = struct.Struct(">Q")
+_ONE = struct.Struct("<II")
+
+
+class Direct:
+    """Not for several threads. It connects when it is first used, and again until somebody has answered the handshake;
+    once that has happened, a connection that breaks is an `OSError`."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self._address = parse_address(address)
+        check_plaintext(self._address)
+        self._header = header_of(name)
+        self._socket: socket.socket | None = None
+        self._greeted = self._open = False
+        self._timeout_ms = -1
+        #: What has come of a frame that is not whole.
+        self._rest = b""
+        #: Sent when the handshake is done.
+        self._first: list[bytes] = []
+        #: How the other side's batches begin.
+        self._peer_header = b"?"
+        self._cuts = 0
+        self._refusal: Refusal | None = None
+
+    def send(self, payload: bytes) -> None:
+        size = len(self._header) + _ONE.size + len(payload)
+        flags = bytes((0, size)) if size < 256 else b"\x02" + _LONG_SIZE.pack(size)
+        framed = b"".join((flags, self._header, _ONE.pack(1, len(payload)), payload))
+        if self._open:
+            assert self._socket is not None
+            self._socket.sendall(framed)
+        else:
+            self._first.append(framed)
+
+    def receive(self, timeout_ms: int) -> list[bytes]:
+        """The messages of the next batch; none: nothing has come in time."""
+        if not self._open and not self._opened(timeout_ms):
+            return []
+        connection = self._socket
+        assert connection is not None
+        if self._timeout_ms != timeout_ms:
+            self._wait_at_most(timeout_ms)
+        while True:
+            frame = self._whole_frame() if self._rest else None
+            if frame is None:
+                try:
+                    data = connection.recv(RECEIVE_BYTES)
+                except BlockingIOError:
+                    return []
+                if not data:
+                    raise ConnectionResetError("the other side has closed the connection")
+                if not self._rest and len(data) > 1 and data[0] == 0 and data[1] == len(data) - 2:
+                    frame = data[2:]
+                else:
+                    self._rest += data
+                    continue
+            return self._payloads(frame)
+
+    def refusal(self) -> Refusal | None:
+        """Why the last attempts to connect failed; None: they did not, or there is nobody at all."""
+        return self._refusal
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._open = False
+
+    # Frames.
+
+    def _payloads(self, frame: bytes) -> list[bytes]:
+        header = self._peer_header
+        if not frame.startswith(header):
+            header = self._peer_header = frame[: name_in(frame)[1]]
+        return payloads_in(frame, len(header))
+
+    def _whole_frame(self) -> bytes | None:
+        """The next message that has come as a whole; commands are of no interest once the handshake is done."""
+        while True:
+            found = self._cut_frame()
+            if found is None:
+                return None
+            flags, body = found
+            if flags & _MORE:
+                raise RemoteProtocolError("a batch in several frames")
+            if not flags & _COMMAND:
+                return body
+
+    def _cut_frame(self) -> tuple[int, bytes] | None:
+        rest = self._rest
+        if len(rest) < 2:
+            return None
+        flags = rest[0]
+        if flags & _LONG:
+            if len(rest) < 9:
+                return None
+            start, size = 9, _LONG_SIZE.unpack_from(rest, 1)[0]
+            if size > FRAME_BYTES_MAX:
+                raise RemoteProtocolError(f"a frame of {size} bytes")
+        else:
+            start, size = 2, rest[1]
+        if len(rest) < start + size:
+            return None
+        self._rest = rest[start + size :]
+        return flags, rest[start : start + size]
+
+    # The connection.
+
+    def _wait_at_most(self, timeout_ms: int) -> None:
+        assert self._socket is not None
+        wait = struct.pack("@ll", timeout_ms // 1000, timeout_ms % 1000 * 1000)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+        self._timeout_ms = timeout_ms
+
+    def _opened(self, timeout_ms: int) -> bool:
+        """Go on with connecting and the handshake, for so long; whether it is done."""
+        give_up = time.monotonic() + timeout_ms / 1000
+        try:
+            if self._socket is None:
+                self._socket = _connected(self._address, timeout_ms / 1000)
+                self._timeout_ms = -1
+                self._rest = b""
+                self._greeted = False
+                # Who hears at once that the mechanism is another hangs up without saying which one he wants.
+                self._socket.sendall(_GREETING[:_VERSION_END])
+            while not self._shaken(self._socket):
+                self._wait_at_most(max(1, int((give_up - time.monotonic()) * 1000)))
+                data = self._socket.recv(RECEIVE_BYTES)
+                if not data:
+                    raise ConnectionResetError
+                self._rest += data
+        except (BlockingIOError, TimeoutError):
+            return False
+        except OSError:
+            self._cut(in_handshake=self._socket is not None)
+            time.sleep(max(0.0, min(CONNECT_PAUSE_S, give_up - time.monotonic())))
+            return False
+        self._open, self._refusal, self._cuts = True, None, 0
+        first, self._first = self._first, []
+        for framed in first:
+            self._socket.sendall(framed)
+        return True
+
+    def _shaken(self, connection: socket.socket) -> bool:
+        """Whether the other side's greeting and its READY have come."""
+        if not self._greeted:
+            if len(self._rest) < len(_GREETING):
+                return False
+            self._check_greeting(self._rest)
+            self._rest = self._rest[len(_GREETING) :]
+            self._greeted = True
+            connection.sendall(_GREETING[_VERSION_END:] + bytes((_COMMAND, len(_READY))) + _READY)
+        found = self._cut_frame()
+        if found is None:
+            return False
+        flags, body = found
+        if not flags & _COMMAND or not body.startswith(b"\x05READY"):
+            self._refuse(f"who listens at {self._address.text} is no process of Viewtide", "check the address")
+        return True
+
+    def _check_greeting(self, greeting: bytes) -> None:
+        if greeting[0] != 0xFF or greeting[9] != 0x7F or greeting[10] < 3:
+            self._refuse(f"who listens at {self._address.text} is no process of Viewtide", "check the address")
+        if greeting[_VERSION_END : _VERSION_END + len(_NULL)] != _NULL:
+            self._refuse(
+                f"the node at {self._address.text} takes only those who have a key", "give `keys` and `server_key`"
+            )
+
+    def _refuse(self, message: str, hint: str) -> None:
+        self._refusal = Refusal(message, hint)
+        raise ConnectionRefusedError(message)
+
+    def _cut(self, in_handshake: bool) -> None:
+        if in_handshake:
+            self._cuts += 1
+            if self._cuts >= CUTS_MIN and self._refusal is None:
+                self._refusal = Refusal(
+                    f"the node at {self._address.text} cuts every connection",
+                    "perhaps it takes only those who have a key (`keys`, `server_key`), or is no process of Viewtide",
+                )
+        self.close()
+
+
+def _connected(address: Address, timeout_s: float) -> socket.socket:
+    timeout_s = max(0.001, min(timeout_s, CONNECT_S_MAX))
+    if address.path:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.settimeout(timeout_s)
+            made.connect(address.path)
+        except BaseException:
+            made.close()
+            raise
+    else:
+        port = int(address.text.rpartition(":")[2])
+        made = socket.create_connection((address.host, port), timeout_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNCONFIRMED_MS_MAX)
+    # Time limits of the system instead of Python's: those take a system call more for each send and receive.
+    made.settimeout(None)
+    seconds, fraction = divmod(SEND_S_MAX, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(fraction * 1e6)))
+    return made
