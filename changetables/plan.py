@@ -133,8 +133,6 @@ class ViewPlan:
         self._refresh: Refresh = builder.refresh()
         self.refresh = self._refresh.refresh
         self.refresh_all = self._refresh.refresh_all
-        #: Whether that cannot fail: groups whose components are integers.
-        self.adds_surely = builder.component_kinds is not None and "decimal" not in builder.component_kinds
         self._multiplicity, self._output, self._source_row = builder.readers(self.table)
         self._shown = builder.shown
         self._zero_state = builder.zero_state() if kept.always else None

@@ -492,8 +492,6 @@ class Engine:
     def _commit(self, request: Request) -> int:
         """One phase. Whatever is raised as an Error has changed nothing."""
         ltm = self.ltm
-        if ltm.unsettled:
-            self._settle()
         try:
             if request.snapshot is not None:
                 self._validate(request)
@@ -516,14 +514,6 @@ class Engine:
             self.fail(error)
             self._check_alive()
         return record.commit_ts
-
-    def _settle(self) -> None:
-        """Let the next transaction of a batch see the one before."""
-        try:
-            self.ltm.settle()
-        except BaseException as error:  # memory and log may differ now: nothing may be answered any more
-            self.fail(error)
-            self._check_alive()
 
     def _validate(self, request: Request) -> None:
         """Strict serializability of interactive transactions: what was read at the snapshot still holds (rule V9)."""

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
-from ..changetables.errors import DataError, InternalError, OperationalError
+from ..changetables.errors import DataError, OperationalError
 from ..changetables.keys import prefix_stop, table_range
 from ..changetables.plan import (
     FIRST,
@@ -162,8 +162,6 @@ class Ltm(Reader):
         self._checkpoint_rows = max(1, cache_rows // 4)
         self._pack = make_pack()
         self._buffer: list[bytes] = []
-        #: Accepted and not applied yet: at most what one holder of the lock accepted since its last `flush`.
-        self.unsettled: list[Outputs] = []
         self._buffer_ts = 0
         self._buffer_bytes = 0
         self._dirty_rows = 0
@@ -206,21 +204,28 @@ class Ltm(Reader):
     # -- commit
 
     def accept(self, outputs: Outputs) -> None:
-        """Buffer what is to be persisted. It is applied by `settle`, or by `flush` while the device works; what
-        `outputs` sends may leave after that.
+        """Buffer what is to be persisted, and apply it: the next transaction sees it. What `outputs` sends may leave
+        after the next `flush`.
 
-        DataError comes before anything has changed.
+        DataError comes before anything has changed. After any other error memory may be wrong, but the log is not.
         """
-        for record in outputs.persist:
-            packed = self._pack((_COMMIT, *record))
-            if len(packed) > TRANSACTION_BYTES_MAX:
-                raise too_large(len(packed))
-            self._buffer.append(packed)
-            if record.commit_ts > self._buffer_ts:
-                self._buffer_ts = record.commit_ts
-            self._dirty_rows += record.rows_count
-            self._buffer_bytes += len(packed)
-        self.unsettled.append(outputs)
+        packed = [self._pack((_COMMIT, *record)) for record in outputs.persist]
+        for each in packed:
+            if len(each) > TRANSACTION_BYTES_MAX:
+                raise too_large(len(each))
+        for apply in outputs.apply:
+            apply()
+        for each, record in zip(packed, outputs.persist, strict=True):
+            self._buffer_record(each, record)
+
+    def _buffer_record(self, packed: bytes, record: CommitRecord) -> None:
+        self._buffer.append(packed)
+        self._buffer_bytes += len(packed)
+        if record.commit_ts > self._buffer_ts:
+            self._buffer_ts = record.commit_ts
+        self._dirty_rows += record.rows_count
+        if self.feed is not None:
+            self.feed(record)
 
     def accept_load(self, loaded: Loaded, outputs: Outputs) -> None:
         """As `accept`, of the transaction that makes the rows of a bulk load visible, and apply it: both are in one
@@ -239,26 +244,10 @@ class Ltm(Reader):
             if view_id in self.positions:
                 self.positions[view_id] = None
 
-    def settle(self) -> None:
-        """Apply what was accepted: the next transaction sees it."""
-        for outputs in self.unsettled:
-            for apply in outputs.apply:
-                apply()
-            if self.feed is not None:
-                for record in outputs.persist:
-                    self.feed(record)
-        self.unsettled.clear()
-
     def accept_decided(self, record: CommitRecord) -> None:
         """Buffer a transaction that is decided and applied already: nothing may refuse it. A buffer that is full goes
         to the log; readers see none of it before the next `flush`."""
-        packed = self._pack((_COMMIT, *record))
-        self._buffer.append(packed)
-        self._buffer_ts = max(self._buffer_ts, record.commit_ts)
-        self._dirty_rows += record.rows_count
-        self._buffer_bytes += len(packed)
-        if self.feed is not None:
-            self.feed(record)
+        self._buffer_record(self._pack((_COMMIT, *record)), record)
         if self.flush_full:
             self._append_buffer()
 
@@ -419,29 +408,21 @@ class Ltm(Reader):
     def flush(self) -> None:
         """Make the log buffer durable: one flush, one log record, one sync."""
         if self._buffer:
-            self._append_buffer(self._settle_and_seal)
+            # Not before: of what was applied since the last flush only the last version of a row has to be kept.
+            self.horizon.sealed_ts = self._buffer_ts
+            self._append_buffer()
         if self.horizon.durable_ts < self._buffer_ts:
             self.horizon.sealed_ts = self.horizon.durable_ts = self._buffer_ts
         if self._loaded_rows > self._checkpoint_rows:
             self._age_if_full()
 
-    def _settle_and_seal(self) -> None:
-        try:
-            self.settle()
-        except Exception as error:
-            raise InternalError(
-                f"a committed transaction could not be applied: {error!r}", hint="please report this"
-            ) from error
-        # Not before: of what is applied here only the last version of a row has to be kept.
-        self.horizon.sealed_ts = self._buffer_ts
-
-    def _append_buffer(self, meanwhile: Callable[[], None] | None = None) -> None:
+    def _append_buffer(self) -> None:
         payload = b"".join(self._buffer)
         self._buffer.clear()
         self._dirty_log_bytes += self._buffer_bytes
         self._spare_log_bytes += self._buffer_bytes
         self._buffer_bytes = 0
-        self._log.append(payload, meanwhile)
+        self._log.append(payload)
         self.log_bytes += len(payload)
 
     def wrote_unlogged(self, rows_count: int) -> None:

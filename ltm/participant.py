@@ -7,7 +7,7 @@ at timestamps that were issued before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -18,8 +18,8 @@ from .tables import IndexEntries, TableRows, Tables, ViewRows
 
 OwnRows = Mapping[str, Mapping[bytes, Row | None]]
 NO_ROWS: Mapping[bytes, Row | None] = {}
-#: A view, and what gives (key, row before, row after) of what a transaction did to it.
-_Refreshing: TypeAlias = tuple[ViewRows, Callable[[], list[Write]]]
+#: A view, and (key, row before, row after) of what a transaction did to it.
+_Refreshed: TypeAlias = tuple[ViewRows, list[Write]]
 #: Half the time of calling a named tuple's class.
 new = tuple.__new__
 
@@ -73,26 +73,22 @@ class Participant:
 
     def commit(self, record: CommitRecord) -> Outputs:
         """One phase: the record is the vote and the decision. Recovery replays the log through it too."""
-        refreshed: list[_Refreshing] = []
+        refreshed: list[_Refreshed] = []
         for view_id, contributions in record.contributions:
             view = self.tables.views_by_id[view_id]
             plan = view.plan
             old = view.versions.newest_rows([item[0] for item in contributions])
-            if plan.adds_surely and not plan.fallible:
-                # Nothing can go wrong any more: that is left to `apply`, while the device works.
-                refreshed.append((view, partial(plan.refresh_all, contributions, old)))
-                continue
             rows = plan.refresh_all(contributions, old)
             if plan.fallible and view.checked and not plan.extremes:
                 for _, _, row in rows:
                     if row is not None:
                         # A DataError belongs to the writer, not to whoever reads the view later.
                         plan.source_row(row)
-            refreshed.append((view, rows.copy))  # they are there already
+            refreshed.append((view, rows))
         acknowledged = new(Acknowledge, (record.tx_ids, record.commit_ts))
         return new(Outputs, ((record,), (partial(self._apply, record, refreshed),), (acknowledged,), ()))
 
-    def _apply(self, record: CommitRecord, refreshed: list[_Refreshing]) -> None:
+    def _apply(self, record: CommitRecord, refreshed: list[_Refreshed]) -> None:
         """Make a committed record visible."""
         ts = record.commit_ts
         for table_id, writes in record.writes:
@@ -100,8 +96,7 @@ class Participant:
             table.versions.put_many(writes, ts)
             for entries in table.indexes:
                 entries.versions.later(writes, ts)
-        for view, refresh in refreshed:
-            rows = refresh()
+        for view, rows in refreshed:
             view.versions.put_many(rows, ts)
             if view.indexes:
                 show = view.plan.source_row

@@ -177,11 +177,8 @@ class LogRecord(NamedTuple):
 class CommitLog(Protocol):
     """An append-only sequence of flushes. One thread appends at a time."""
 
-    def append(self, payload: bytes, meanwhile: Callable[[], None] | None = None) -> int:
+    def append(self, payload: bytes) -> int:
         """Write one flush and make it durable; returns its lsn.
-
-        `meanwhile` is called once, when the flush is under way: what the caller would do next anyway, while the device
-        works. It is not called if DataError is raised. If it fails, the caller appends nothing any more.
 
         OperationalError means that its fate is unknown and that every later append is refused: only opening the log
         again tells. DataError (the flush is too large) comes before anything is written and changes nothing.

@@ -1,6 +1,6 @@
 """The bytes of the commit log's segment files. All integers are little-endian.
 
-    segment file, zero-filled to `segment_bytes` before its first use
+    segment file, zero-filled to `segment_bytes`, a multiple of 4096, before its first use
     +----------------+----------+----------+-- ... --+----------+------------+---------------------------+
     | segment header | record   | record   |         | record   | terminator | zeros, or stale bytes of  |
     | 48 bytes       | lsn f    | lsn f+1  |         | last     | 40 zeros   | an earlier use (old salt) |
@@ -32,9 +32,9 @@ Checksum scope (CRC-32):
 Salt: drawn at random for every use of a file. A recycled file keeps the bytes of its earlier use; they carry another
 salt, so they are never taken for records of this use. Lsns count from 1 without gaps; stale ones are always lower.
 
-Terminator: every write ends with 40 zeros (fewer at the end of the file), which the next record overwrites. So "nothing
-was written here" is known from zeros even in a recycled file, and one flipped bit in the header of the last record
-cannot make the record pass for stale bytes.
+Terminator: every write ends with 40 zeros (fewer at the end of the file) and more up to the end of their block, which
+the next record overwrites. So "nothing was written here" is known from zeros even in a recycled file, and one flipped
+bit in the header of the last record cannot make the record pass for stale bytes.
 
 What a reader does where no record verifies, at position p:
 1. The next segment's header continues exactly here (lsn and chain): this segment is complete.

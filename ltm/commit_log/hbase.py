@@ -29,7 +29,7 @@ import os
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, NoReturn
@@ -142,7 +142,7 @@ class HbaseLog:
         self._sizes_from = self._low_lsn
         self._last = self._open()
 
-    def append(self, payload: bytes, meanwhile: Callable[[], None] | None = None) -> int:
+    def append(self, payload: bytes) -> int:
         check_payload(payload)
         if len(payload) > HBASE_PAYLOAD_BYTES_MAX:
             raise DataError(
@@ -152,8 +152,6 @@ class HbaseLog:
             )
         self._check_usable()
         try:
-            if meanwhile is not None:
-                meanwhile()
             last = self._rows.append(self._last, self._writer, payload)
         except BaseException as error:
             self._failure = f"{error}" or type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...changetables.errors import InterfaceError
 from ..ports import LogRecord
@@ -23,7 +23,7 @@ class MemoryLog:
         self._oldest_lsn = 1
         self._closed = False
 
-    def append(self, payload: bytes, meanwhile: Callable[[], None] | None = None) -> int:
+    def append(self, payload: bytes) -> int:
         check_payload(payload)
         with self._lock:
             self._check_open()
@@ -31,8 +31,6 @@ class MemoryLog:
             self._records.append(LogRecord(lsn, payload))
             self._bytes_before.append(self._bytes_total)
             self._bytes_total += record_bytes(len(payload))
-        if meanwhile is not None:
-            meanwhile()
         return lsn
 
     def read(self, from_lsn: int) -> Iterator[LogRecord]:

@@ -1,7 +1,8 @@
 """The commit log in a directory of segment files; `format` has the bytes and the rules of reading.
 
-Files are zero-filled when they are made and reused after a trim, so that `fdatasync` has no metadata to write. A flush
-is synced inline by the thread that appends: a helper thread would have to fight for the interpreter with every flush.
+Files are zero-filled when they are made and reused after a trim, so that a sync has no metadata to write. A flush is
+one synced write (`blocks`) by the thread that appends: a helper thread would have to fight for the interpreter with
+every flush.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import NoReturn
 
 from ...changetables.errors import InterfaceError, OperationalError
 from ..ports import Damaged, LogRecord
+from .blocks import BLOCK_BYTES, BlockFile
 from .format import (
-    ALIGNMENT_BYTES,
     FORMAT_VERSION,
     RECORD_HEADER_BYTES,
     SALT_BYTES,
@@ -37,10 +38,8 @@ from .format import (
     trimmed_away,
     walk_records,
 )
-from .write_out import begin_writing
 
 SEGMENT_BYTES = 4 << 20
-SEGMENT_BYTES_MIN = 4096
 # One to roll over to at once, and one for the trim that comes before it is used; more would only hold disk space.
 SPARE_SEGMENTS_MAX = 2
 # A reader that starts in the middle of a segment verifies at most about this much before it finds its lsn.
@@ -101,10 +100,9 @@ class SegmentLog:
     def __init__(
         self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES, on_report: Callable[[str], None]
     ) -> None:
-        if segment_bytes < SEGMENT_BYTES_MIN or segment_bytes % ALIGNMENT_BYTES:
+        if segment_bytes <= 0 or segment_bytes % BLOCK_BYTES:
             raise InterfaceError(
-                f"a log segment of {segment_bytes} bytes is not possible",
-                hint=f"use a multiple of {ALIGNMENT_BYTES} that is at least {SEGMENT_BYTES_MIN}",
+                f"a log segment of {segment_bytes} bytes is not possible", hint=f"use a multiple of {BLOCK_BYTES}"
             )
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -116,7 +114,8 @@ class SegmentLog:
         self._cut_bytes = 0
         self._failure = ""
         self._closed = False
-        self._fd = -1
+        #: The last segment.
+        self._file: BlockFile | None = None
         self._directory_fd = -1
         try:
             self._open()
@@ -131,25 +130,21 @@ class SegmentLog:
 
     # Appending.
 
-    def append(self, payload: bytes, meanwhile: Callable[[], None] | None = None) -> int:
+    def append(self, payload: bytes) -> int:
         # Few calls on this path: after each sync the processor's caches are cold and every line of Python costs thrice.
         if self._failure or self._closed:
             self._refuse()
         check_payload(payload)
         try:
-            segment = self._segments[-1] if self._segments else None
-            if segment is None:
-                return self._append_to_new_segment(payload, meanwhile)
+            file = self._file
+            if file is None:
+                return self._append_to_new_segment(payload)
+            segment = self._segments[-1]
             place = segment.end
             header, padding, end = encode_record(segment.salt, place, payload)
             if end.offset > segment.segment_bytes:
-                return self._append_to_new_segment(payload, meanwhile)
-            tail = padding + TERMINATOR[: segment.segment_bytes - end.offset]
-            _write(self._fd, (header, payload, tail), place.offset)
-            if meanwhile is not None:
-                begin_writing(self._fd, place.offset, end.offset - place.offset)
-                meanwhile()
-            os.fdatasync(self._fd)
+                return self._append_to_new_segment(payload)
+            file.append((header, payload, padding), min(len(TERMINATOR), segment.segment_bytes - end.offset))
             segment.advance(end)
             return place.lsn
         except OSError as error:
@@ -159,29 +154,26 @@ class SegmentLog:
             self._fail("a write to the commit log was interrupted")
             raise
 
-    def _append_to_new_segment(self, payload: bytes, meanwhile: Callable[[], None] | None) -> int:
+    def _append_to_new_segment(self, payload: bytes) -> int:
         """Header and first record become durable before the file gets its name: a segment is never seen half-made."""
         before = self._segments[-1].end if self._segments else Place(1, 0, 0)
-        segment_bytes = max(self._segment_bytes, SEGMENT_HEADER_BYTES + record_bytes(len(payload)))
+        whole_bytes = SEGMENT_HEADER_BYTES + record_bytes(len(payload))
+        segment_bytes = max(self._segment_bytes, whole_bytes + -whole_bytes % BLOCK_BYTES)
         first = before._replace(offset=SEGMENT_HEADER_BYTES)
         segment = _Segment(self._path(first.lsn), os.urandom(SALT_BYTES), segment_bytes, [first], first)
         header, padding, end = encode_record(segment.salt, first, payload)
         segment_header = encode_segment_header(segment.salt, first.lsn, segment_bytes, first.chain)
-        tail = padding + TERMINATOR[: segment_bytes - end.offset]
         unnamed = self._take_blank(segment_bytes)
-        fd = os.open(unnamed, os.O_RDWR)
+        file = BlockFile(unnamed)
         try:
-            _write(fd, (segment_header, header, payload, tail), 0)
-            if meanwhile is not None:
-                begin_writing(fd, 0, end.offset)
-                meanwhile()
-            os.fdatasync(fd)
+            terminator_bytes = min(len(TERMINATOR), segment_bytes - end.offset)
+            file.append((segment_header, header, payload, padding), terminator_bytes)
             os.rename(unnamed, segment.path)
             os.fsync(self._directory_fd)
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
-        self._replace_fd(fd)
+        self._replace_file(file)
         segment.advance(end)
         with self._lock:
             self._segments.append(segment)
@@ -247,8 +239,8 @@ class SegmentLog:
         path = self._directory / f"{name}.tmp"
         fd = _create(path)
         try:
-            _write_zeros(fd, 0, segment_bytes)
-            _write(fd, (start,), 0)
+            os.write(fd, start)
+            _write_zeros(fd, len(start), segment_bytes)
             os.fsync(fd)
         except OSError:
             path.unlink()
@@ -340,7 +332,7 @@ class SegmentLog:
 
     def close(self) -> None:
         self._closed = True
-        self._replace_fd(-1)
+        self._replace_file(None)
         if self._directory_fd >= 0:
             os.close(self._directory_fd)
             self._directory_fd = -1
@@ -423,22 +415,20 @@ class SegmentLog:
     def _settle(self, tail: _Tail, torn: bool) -> None:
         """Make the end of the log what it was judged to be, durably, and go on from there."""
         segment, end = tail.segment, tail.segment.end
-        self._replace_fd(os.open(segment.path, os.O_RDWR))
         if torn:
             self._cut(tail)
         elif len(tail.data) < segment.segment_bytes:
-            _write_zeros(self._fd, len(tail.data), segment.segment_bytes)
+            _fill_with_zeros(segment.path, len(tail.data), segment.segment_bytes)
         # The last flush may be in the page cache only: its writer was killed before the sync, or the sync failed and
         # the system gave the pages up as clean. It is shown from now on, so it is written again and synced.
+        file = BlockFile(segment.path, tail.data[: tail.last_flush_offset])
+        self._replace_file(file)
         last_flush = tail.data[tail.last_flush_offset : end.offset]
-        terminator = TERMINATOR[: segment.segment_bytes - end.offset]
-        _write(self._fd, (last_flush, terminator), tail.last_flush_offset)
-        os.fdatasync(self._fd)
+        file.append((last_flush,), min(len(TERMINATOR), segment.segment_bytes - end.offset))
 
     def _cut(self, tail: _Tail) -> None:
         segment, data, end = tail.segment, tail.data, tail.segment.end
-        _write_zeros(self._fd, end.offset, segment.segment_bytes)
-        os.fdatasync(self._fd)
+        _fill_with_zeros(segment.path, end.offset, segment.segment_bytes)
         cut_bytes = _torn_bytes(segment, data)
         self._cut_bytes += cut_bytes
         self._on_report(
@@ -449,10 +439,10 @@ class SegmentLog:
     def _path(self, first_lsn: int) -> Path:
         return self._directory / f"{first_lsn:020d}.log"
 
-    def _replace_fd(self, fd: int) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = fd
+    def _replace_file(self, file: BlockFile | None) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = file
 
 
 def read_only(directory: Path) -> list[LogRecord]:
@@ -567,14 +557,13 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, FILE_MODE)
 
 
-def _write(fd: int, parts: Sequence[bytes], offset: int) -> None:
-    """All parts in one call; the system may take less of very long ones, then the rest follows."""
-    written = os.pwritev(fd, parts, offset)
-    if written == sum(map(len, parts)):
-        return
-    rest = memoryview(b"".join(parts))
-    while written < len(rest):
-        written += os.pwrite(fd, rest[written:], offset + written)
+def _fill_with_zeros(path: Path, start: int, stop: int) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        _write_zeros(fd, start, stop)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write_zeros(fd: int, start: int, stop: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from viewtide.changetables.errors import DataError, InterfaceError, OperationalError
 from viewtide.ltm.commit_log import format as log_format
+from viewtide.ltm.commit_log.blocks import BLOCK_BYTES
 from viewtide.ltm.commit_log.hbase import HbaseLog, create_log_table
 from viewtide.ltm.commit_log.memory import MemoryLog
 from viewtide.ltm.commit_log.segments import INDEX_BYTES, SPARE_SEGMENTS_MAX, SegmentLog
@@ -59,15 +61,6 @@ class CommitLogContract:
     def test_lsns_count_from_one(self, log: AnyLog) -> None:
         assert [log.append(payload) for payload in payloads(50)] == list(range(1, 51))
         assert log.last_lsn == 50
-
-    def test_what_the_caller_does_meanwhile_is_done_once(self, log: AnyLog) -> None:
-        done: list[int] = []
-        for payload in payloads(50):
-            before = len(done)
-            lsn = log.append(payload, lambda: done.append(log.last_lsn))
-            assert len(done) == before + 1
-            assert log.last_lsn == lsn
-        assert contents(log) == numbered(payloads(50))
 
     def test_read_begins_at_any_lsn(self, log: AnyLog) -> None:
         written = payloads(60)
@@ -263,7 +256,7 @@ class TestSegmentLog(DurableCommitLogContract):
         assert len(ordinary) > 2
         for path in [*ordinary, *files(tmp_path / "log", "spare")]:
             assert path.stat().st_size == SEGMENT_BYTES
-        assert large.stat().st_size == 3 * SEGMENT_BYTES + 48 + 40
+        assert large.stat().st_size == 4 * SEGMENT_BYTES
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "log").iterdir())
         assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
 
@@ -367,30 +360,33 @@ class TestSegmentLog(DurableCommitLogContract):
         with pytest.raises(OperationalError, match="cannot be opened"):
             self.open_log(tmp_path / "log")
 
-    @pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
+    @pytest.mark.parametrize("written_before_bytes", [0, 4096])
     @pytest.mark.parametrize("payload_bytes", [10, 4000], ids=["in place", "rollover"])
     def test_after_a_device_failure_nothing_is_tried_again(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, payload_bytes: int
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_before_bytes: int, payload_bytes: int
     ) -> None:
         log = self.open_log(tmp_path)
         log.append(b"first")
-        calls: list[str] = []
+        log.prepare()
+        calls: list[int] = []
+        real_pwrite = os.pwrite
 
-        def fail(*arguments: object) -> int:
-            calls.append(call)
+        def fail(fd: int, data: memoryview, offset: int) -> int:
+            calls.append(offset)
+            real_pwrite(fd, data[:written_before_bytes], offset)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, call, fail)
+            patch.setattr(os, "pwrite", fail)
             with pytest.raises(OperationalError, match="Input/output error"):
                 log.append(bytes(payload_bytes))
-            assert calls == [call]
+            assert calls == [0]
         for _ in range(2):
             with pytest.raises(OperationalError, match=r"stopped earlier.*Input/output error"):
                 log.append(b"later")
         with pytest.raises(OperationalError, match="stopped earlier"):
             log.trim(1)
-        assert calls == [call]
+        assert calls == [0]
         assert log.last_lsn == 1
         assert contents(log) == [(1, b"first")]
         reopened = self.open_log(tmp_path)
@@ -402,57 +398,80 @@ class TestSegmentLog(DurableCommitLogContract):
         log = self.open_log(tmp_path)
         log.append(b"first")
 
-        def interrupt(fd: int) -> None:
+        def interrupt(fd: int, data: memoryview, offset: int) -> int:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fdatasync", interrupt)
+            patch.setattr(os, "pwrite", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 log.append(b"second")
         with pytest.raises(OperationalError, match="interrupted"):
             log.append(b"third")
 
-    @pytest.mark.parametrize("payload_bytes", [10, 4000], ids=["in place", "rollover"])
-    def test_what_the_caller_does_meanwhile_comes_between_write_and_sync(
+    @pytest.mark.parametrize("payload_bytes", [10, 20_000], ids=["one block", "several"])
+    def test_a_short_write_is_completed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload_bytes: int
     ) -> None:
-        log = self.open_log(tmp_path)
-        log.append(b"before")
-        log.prepare()
-        with monkeypatch.context() as patch:
-            steps = record_steps(patch)
-            log.append(b"second" + bytes(payload_bytes), lambda: steps.append("meanwhile"))
-        assert [step.split()[0] for step in steps[:3]] == ["write", "meanwhile", "sync"]
-        assert log.last_lsn == 2
-
-    def test_a_failure_meanwhile_stops_the_log(self, tmp_path: Path) -> None:
-        log = self.open_log(tmp_path)
-
-        def fail() -> None:
-            raise ValueError("no")
-
-        with pytest.raises(ValueError):
-            log.append(b"first", fail)
-        with pytest.raises(OperationalError, match="interrupted"):
-            log.append(b"second")
-        assert contents(self.open_log(tmp_path)) in ([], [(1, b"first")])
-
-    def test_a_short_write_is_completed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        log = self.open_log(tmp_path)
+        log = open_segments(tmp_path, 16 * SEGMENT_BYTES)
         log.append(b"first")
+        written: list[int] = []
         real_pwrite = os.pwrite
 
-        def short_pwritev(fd: int, parts: Sequence[bytes], offset: int) -> int:
-            return real_pwrite(fd, b"".join(parts)[:17], offset)
-
         def short_pwrite(fd: int, data: memoryview, offset: int) -> int:
-            return real_pwrite(fd, data[:29], offset)
+            written.append(offset)
+            return real_pwrite(fd, data[:BLOCK_BYTES], offset)
 
+        payload = os.urandom(payload_bytes)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwritev", short_pwritev)
             patch.setattr(os, "pwrite", short_pwrite)
-            log.append(bytes(range(200)))
-        assert contents(self.open_log(tmp_path)) == [(1, b"first"), (2, bytes(range(200)))]
+            log.append(payload)
+        assert written == list(range(0, payload_bytes, BLOCK_BYTES))
+        assert contents(open_segments(tmp_path, 16 * SEGMENT_BYTES)) == [(1, b"first"), (2, payload)]
+
+    @pytest.mark.parametrize("refused_by", ["open", "write"])
+    def test_a_file_system_without_direct_writes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_by: str
+    ) -> None:
+        """It says so when the file is opened, or, where only the size of blocks does not suit it, at the write."""
+        real_fcntl, real_pwrite = fcntl.fcntl, os.pwrite
+        direct: list[bool] = []
+
+        def refuse(refused: bool) -> None:
+            if refused:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+        def set_flags(fd: int, command: int, flags: int = 0) -> int:
+            refuse(refused_by == "open" and bool(flags & os.O_DIRECT))
+            return real_fcntl(fd, command, flags)
+
+        def pwrite(fd: int, data: memoryview, offset: int) -> int:
+            direct.append(bool(real_fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT))
+            refuse(direct[-1])
+            assert real_fcntl(fd, fcntl.F_GETFL) & os.O_DSYNC == os.O_DSYNC
+            return real_pwrite(fd, data, offset)
+
+        log = self.open_log(tmp_path)
+        log.append(b"first")
+        log.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "fcntl", set_flags)
+            patch.setattr(os, "pwrite", pwrite)
+            log = self.open_log(tmp_path)
+            for payload in payloads(3):
+                log.append(payload)
+        assert direct == ([True] if refused_by == "write" else []) + [False] * 4
+        assert contents(self.open_log(tmp_path)) == numbered([b"first", *payloads(3)])
+
+    def test_what_came_before_in_a_block_is_not_left_behind_a_record(self, tmp_path: Path) -> None:
+        """The block of a long record is zeros behind a short one, wherever the blocks begin and end."""
+        log = open_segments(tmp_path, 16 * SEGMENT_BYTES)
+        written = [os.urandom(size) for size in (9000, 10, 4096, 4040, 3, 8200, 1)]
+        for payload in written:
+            log.append(payload)
+            (path,) = files(tmp_path, "log")
+            end = log_format.SEGMENT_HEADER_BYTES + log.bytes_since(1)
+            assert not any(path.read_bytes()[end:])
+        assert contents(open_segments(tmp_path, 16 * SEGMENT_BYTES)) == numbered(written)
 
     def test_a_failing_prepare_leaves_the_log_usable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log = self.open_log(tmp_path)
@@ -477,20 +496,20 @@ class TestSegmentLog(DurableCommitLogContract):
             steps.clear()
             log = self.open_log(tmp_path)
             # The first record was written together with its segment's header.
-            assert steps == ["write VTSEGMT first at 0", "sync data", "sync"]
+            assert steps == ["durable write of VTSEGMT first at 0", "sync"]
             log.append(b"second")
             steps.clear()
             log = self.open_log(tmp_path)
-            assert steps == ["write second at 96", "sync data", "sync"]
+            assert steps == ["durable write of VTSEGMT first second at 0", "sync"]
         assert contents(log) == [(1, b"first"), (2, b"second")]
 
-    def test_a_flush_is_one_write_and_one_sync(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_flush_is_one_durable_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log = self.open_log(tmp_path)
         log.append(b"first")
         with monkeypatch.context() as patch:
             steps = record_steps(patch)
             log.append(b"second")
-            assert steps == ["write second at 96", "sync data"]
+            assert steps == ["durable write of VTSEGMT first second at 0"]
 
     def test_a_segment_gets_its_name_when_it_is_durable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log = self.open_log(tmp_path)
@@ -499,7 +518,7 @@ class TestSegmentLog(DurableCommitLogContract):
         with monkeypatch.context() as patch:
             steps = record_steps(patch)
             log.append(b"second" + bytes(3000))
-            assert steps == ["write VTSEGMT second at 0", "sync data", "rename to .log", "sync"]
+            assert steps == ["durable write of VTSEGMT second at 0", "rename to .log", "sync"]
 
     def test_segments_are_retired_one_by_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """If two went in one step, a crash could bring back the older one alone: a hole that looks like damage."""
@@ -515,17 +534,14 @@ class TestSegmentLog(DurableCommitLogContract):
 def record_steps(patch: pytest.MonkeyPatch) -> list[str]:
     """The calls that decide what survives a crash, in order, as they are made from now on."""
     steps: list[str] = []
-    real_pwritev, real_fdatasync, real_fsync = os.pwritev, os.fdatasync, os.fsync
+    real_pwrite, real_fsync = os.pwrite, os.fsync
     real_rename, real_unlink = os.rename, os.unlink
 
-    def pwritev(fd: int, parts: Sequence[bytes], offset: int) -> int:
-        names = [name for name in ("VTSEGMT", "first", "second") if name.encode() in b"".join(parts)]
-        steps.append(f"write {' '.join(names)} at {offset}")
-        return real_pwritev(fd, parts, offset)
-
-    def fdatasync(fd: int) -> None:
-        steps.append("sync data")
-        real_fdatasync(fd)
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        names = [name for name in ("VTSEGMT", "first", "second") if name.encode() in bytes(data)]
+        durable = "durable" if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DSYNC == os.O_DSYNC else "other"
+        steps.append(f"{durable} write of {' '.join(names)} at {offset}")
+        return real_pwrite(fd, data, offset)
 
     def fsync(fd: int) -> None:
         steps.append("sync")
@@ -539,6 +555,6 @@ def record_steps(patch: pytest.MonkeyPatch) -> list[str]:
         steps.append("unlink")
         real_unlink(path)
 
-    for call in (pwritev, fdatasync, fsync, rename, unlink):
+    for call in (pwrite, fsync, rename, unlink):
         patch.setattr(os, call.__name__, call)
     return steps

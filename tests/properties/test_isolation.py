@@ -314,12 +314,9 @@ def _look_before_durable(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> li
     log = db._engine.ltm._log
     append = log.append
 
-    def look_before_sync(payload: bytes, meanwhile: Callable[[], None]) -> int:
-        def apply_and_look() -> None:
-            meanwhile()
-            look()
-
-        return append(payload, apply_and_look)
+    def look_before_sync(payload: bytes) -> int:
+        look()
+        return append(payload)
 
     tx = db.transaction()
     tx.update("accounts", 1, {"balance": 99})

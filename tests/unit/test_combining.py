@@ -29,11 +29,11 @@ class SlowLog:
         log = db._engine.ltm._log
         append = log.append
 
-        def slow(payload: bytes, meanwhile: Callable[[], None] | None = None) -> int:
+        def slow(payload: bytes) -> int:
             monkeypatch.setattr(log, "append", append)
             self.reached.set()
             assert self.go_on.wait(30)
-            return append(payload, meanwhile)
+            return append(payload)
 
         monkeypatch.setattr(log, "append", slow)
 
