@@ -10,9 +10,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 BIN := $(VENV)/bin
 # Test processes beside each other (pytest-xdist); 0 runs the tests in one process. `make test` has one more than the
-# two cores that it is meant for: some tests wait for servers and sessions (tests/conftest.py).
+# two cores that it is meant for: some tests wait for servers and sessions (tests/schedule.py has who does what).
 WORKERS ?= 2
-PARALLEL = -n $(WORKERS) --dist worksteal
+PARALLEL = -n $(WORKERS)
 PYTEST_ARGS ?=
 
 PACKAGES := api coordinator ltm changetables
@@ -30,6 +30,8 @@ JAVA_STAMP := $(VENV)/.stamp-java
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Tests start hundreds of processes: without bytecode on the disk each of them would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo install test check static lint types imports fast bench soak simulate format clean FORCE
 
