@@ -218,8 +218,7 @@ def run_mutants(scenario: Scenario, first: int, names: tuple[str, ...] = ()) -> 
     for mutant in scenario.mutants:
         if names and mutant.name not in names:
             continue
-        with _collected_by_hand():
-            caught = catch(scenario, mutant, range(first, first + mutant.seeds_max))
+        caught = catch(scenario, mutant, range(first, first + mutant.seeds_max))
         if caught is None:
             escaped.append(mutant.name)
             print(f"mutant {mutant.name!r}: NOT CAUGHT by {mutant.seeds_max} seeds", flush=True)
@@ -234,12 +233,13 @@ def run_mutants(scenario: Scenario, first: int, names: tuple[str, ...] = ()) -> 
 def catch(scenario: Scenario, mutant: Mutant, seeds: Iterable[int]) -> Run | None:
     """The first of these runs that has a violation."""
     directed = SCENARIOS[mutant.scenario] if mutant.scenario else scenario
-    for seed in seeds:
-        run = run_seed(directed, seed, mutant=mutant)
-        if run.violation is not None:
-            return run
-        del run
-        gc.collect()
+    with _collected_by_hand():
+        for seed in seeds:
+            run = run_seed(directed, seed, mutant=mutant)
+            if run.violation is not None:
+                return run
+            del run
+            gc.collect()
     return None
 
 
