@@ -52,6 +52,8 @@ _EXPORTS = ("java.base/jdk.internal.misc", "java.base/sun.net.dns", "java.base/s
 _JAVA_OPTIONS = (
     # Short runs: the second compiler costs more than it gains.
     "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true",
+    # Maven has compared the digests of the jars: to verify their classes, too, is a sixth of a start.
+    "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote",
     "-Dzookeeper.admin.enableServer=false", "-Dorg.apache.hbase.thirdparty.io.netty.tryReflectionSetAccessible=true",
     "--add-modules", "jdk.unsupported",
     *(f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in _OPENS),
