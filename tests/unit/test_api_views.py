@@ -558,3 +558,17 @@ def test_a_view_row_that_was_stored_while_it_was_computed_does_not_come_back(
     with vt.connect(db_path) as db:
         report = db.view("v").verify()
         assert report.ok, report.differences
+
+
+@pytest.mark.parametrize("refresh", ["sync", "manual"])
+def test_a_view_of_first_rows_that_no_row_can_be_in(db_path: Path, refresh: str) -> None:
+    """What keeps the first rows is not made: nothing is read from it. The view can be opened again without it."""
+    sql = "SELECT * FROM (SELECT id, a FROM t ORDER BY a LIMIT 2) AS first WHERE first.id = NULL"
+    with vt.connect(db_path) as db:
+        db.create_table("t", {"id": int, "a": int}, key="id")
+        db.create_view("v", sql, refresh=refresh)
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 1, "a": 1})
+    with vt.connect(db_path) as db:
+        db.view("v").set_refresh("sync" if refresh == "manual" else "manual")
+        assert db.view("v").rows(latest=True) == [] and db.view("v").verify().ok
