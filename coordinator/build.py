@@ -132,7 +132,7 @@ def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
         tables = engine.ltm.tables
         for view in views:
             tables = _with_indexes(engine, tables, view)
-            plan = compile_view(view.name, 0, view.relation, tables)
+            plan = compile_view(view.name, 0, view.relation, Planned(tables))
             # Aggregates without GROUP BY show a row over nothing, which whoever is made from them has to be told.
             shows = plan.always and (plan.fallible or view is not views[-1])
             if plan.has_constants or shows or not all_empty(engine, plan):
@@ -151,7 +151,7 @@ def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
 
 def _with_indexes(engine: Engine, tables: Tables, view: View) -> Tables:
     """The tables with the indexes that a view needs, as long as what they index is empty."""
-    kept = keep(view.relation, tables)
+    kept = keep(view.relation, Planned(tables))
     catalog = tables.catalog
     for owner, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
         if not any(index.columns == positions and index.ready for index in tables.table(owner).indexes):
@@ -180,7 +180,7 @@ def _without_unused(catalog: Catalog) -> Catalog:
 
 def create_sync(engine: Engine, view: View, evaluator: str | None = None) -> None:
     tables = engine.ltm.tables
-    kept = keep(view.relation, tables)
+    kept = keep(view.relation, Planned(tables))
     for table, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
         owner = engine.ltm.tables.source(table)
         if not any(entries.index.columns == positions and entries.index.ready for entries in owner.indexes):

@@ -22,7 +22,7 @@ from ..changetables.schema import Index
 from ..ltm.catalog import SYNC, Catalog, Earlier, View
 from ..ltm.driver import Ltm
 from ..ltm.steps import Published
-from ..ltm.tables import Planned, Scoped, Tables
+from ..ltm.tables import Planned, Tables
 from .batch import fill
 from .build import all_empty, build_index, create_sync, create_view, take_back
 from .embedded import Engine
@@ -148,7 +148,7 @@ def _register(engine: Engine, views: list[View], together: set[str], reader: int
         tables = ltm.tables
         made = []
         for view in views:
-            kept = keep(view.relation, Scoped(tables, view.scope))
+            kept = keep(view.relation, Planned(tables, view.scope))
             needs = needed_indexes(kept, {name: tables.table(name) for name in kept.sources})
             catalog = tables.catalog
             for owner, positions in needs:
@@ -157,7 +157,7 @@ def _register(engine: Engine, views: list[View], together: set[str], reader: int
             view = replace(view, id=catalog.next_id, reads=kept.reads, needs=needs)
             tables = Tables(catalog.with_view(view), ltm.horizon, tables)
             made.append(view.name)
-            plan = compile_view(view.name, view.id, view.relation, Scoped(tables, view.scope))
+            plan = compile_view(view.name, view.id, view.relation, Planned(tables, view.scope))
             shows = plan.always and (plan.fallible or view.name != views[-1].name)
             empty = empty and not plan.has_constants and not shows and all_empty(engine, plan)
         catalog = tables.catalog
@@ -281,7 +281,7 @@ def _change_mode(engine: Engine, refresher: Refresher, view: View, refresh: str,
 
         def change(catalog: Catalog, ts: int) -> Catalog:
             now = catalog.views[view.name]
-            kept = keep(now.relation, Scoped(ltm.tables, scope))
+            kept = keep(now.relation, Planned(ltm.tables, scope))
             needs = needed_indexes(kept, {name: ltm.tables.table(name) for name in kept.sources})
             earlier = _with_earlier(ltm, now, ts)
             changed = replace(now, refresh=refresh, scope=scope, reads=kept.reads, needs=needs, earlier=earlier)

@@ -143,7 +143,7 @@ class Tables:
             if rows.view.hidden:
                 rows.plan.called = next((view.name for view in catalog.readers_of(rows.view.name)), rows.view.text)
 
-    # -- what plans read (`branches.Stored`)
+    # -- what plans read
 
     def source(self, name: str) -> TableRows | ViewRows:
         """A table or a view, hidden ones included."""
@@ -154,11 +154,6 @@ class Tables:
 
     def table(self, name: str) -> Table:
         return self.source(name).table
-
-    def inner(self, relation: Relation, scope: str = "") -> Table:
-        """Also of a hidden view that does not exist: it was asked for in a branch that turned out to be empty."""
-        found = self.views.get(hidden_name(relation, scope))
-        return Planned(self, scope).inner(relation) if found is None else found.table
 
     # -- compiling
 
@@ -227,7 +222,8 @@ class Tables:
 
 
 class Planned:
-    """What a view would need: the tables and views that there are, and hidden ones that are still to be made."""
+    """What a view is made from, or would need: the tables and views that there are, and hidden ones that are still to
+    be made. A view that is there may ask for such, too: in a branch that turns out to be empty."""
 
     def __init__(self, tables: Tables, scope: str = "") -> None:
         self._tables, self._scope = tables, scope
@@ -268,28 +264,15 @@ class _Chosen:
     change to another index that comes later, which may go again."""
 
     def __init__(self, tables: Tables, view: View) -> None:
-        self._tables, self._scope, self._needs = tables, view.scope, frozenset(view.needs)
+        self._planned, self._needs = Planned(tables, view.scope), frozenset(view.needs)
 
     def table(self, name: str) -> Table:
-        table = self._tables.table(name)
+        table = self._planned.table(name)
         chosen = tuple(index for index in table.indexes if (name, index.columns) in self._needs)
         return table if chosen == table.indexes else replace(table, indexes=chosen)
 
     def inner(self, relation: Relation) -> Table:
-        return self._tables.inner(relation, self._scope)
-
-
-class Scoped:
-    """The tables with the hidden views of one scope: what a view that is to be made there can be made from."""
-
-    def __init__(self, tables: Tables, scope: str) -> None:
-        self._tables, self._scope = tables, scope
-
-    def table(self, name: str) -> Table:
-        return self._tables.table(name)
-
-    def inner(self, relation: Relation) -> Table:
-        return self._tables.inner(relation, self._scope)
+        return self._planned.inner(relation)
 
 
 def _readers(source: TableRows | ViewRows, view: View) -> list[ViewRows]:

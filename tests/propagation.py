@@ -89,7 +89,7 @@ class Memory:
         return self._create(name, relation)
 
     def _create(self, name: str, relation: Relation) -> ViewPlan:
-        kept = keep(relation, self.tables)
+        kept = keep(relation, Planned(self.tables))
         for table, columns in needed_indexes(kept, {each: self.tables.table(each) for each in kept.sources}):
             if all(index.columns != columns for index in self.tables.table(table).indexes):
                 catalog = self.tables.catalog

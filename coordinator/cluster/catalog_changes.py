@@ -33,7 +33,7 @@ from ...ltm.cluster.messages import (
     ChangeCatalog,
     FetchCatalog,
 )
-from ...ltm.tables import Planned, Scoped, Tables
+from ...ltm.tables import Planned, Tables
 from ...ltm.versions import Horizon
 from ..vms.cluster_scheduler import check_supported
 from ..vms.groups import groups_of
@@ -217,7 +217,7 @@ def _with_deferred(tables: Tables, view: View, catalog: Catalog, made: Callable[
 
 def _with_made(catalog: Catalog, view: View) -> Catalog:
     tables = Tables(catalog, Horizon())
-    kept = keep(view.relation, Scoped(tables, view.scope))
+    kept = keep(view.relation, Planned(tables, view.scope))
     needs = needed_indexes(kept, {name: tables.table(name) for name in kept.sources})
     return catalog.with_view(replace(view, reads=kept.reads, needs=needs))
 

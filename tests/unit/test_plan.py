@@ -35,6 +35,7 @@ from viewtide.changetables.recompute import same_bag
 from viewtide.changetables.schema import Column, Index, Table
 from viewtide.changetables.sql import parse_view
 from viewtide.changetables.types import BOOL, DECIMAL, FLOAT, INT, NAN, STR, Row, Type
+from viewtide.ltm.tables import Planned
 
 TABLES = {
     table.name: table
@@ -434,8 +435,8 @@ def test_composite_primary_keys_are_bound_by_several_equalities() -> None:
 def test_a_missing_index_is_needed_on_all_bound_columns() -> None:
     sql = "SELECT a.id FROM events a JOIN events b ON a.cost = b.cost AND a.shop = b.shop"
     relation, stored = parse_view(sql, TABLES), Memory(TABLES.values())
-    assert needed_indexes(keep(relation, stored.tables), TABLES) == (("events", (2, 3)),)
-    plan = compile_view("v", 9, relation, stored.tables)
+    assert needed_indexes(keep(relation, Planned(stored.tables)), TABLES) == (("events", (2, 3)),)
+    plan = compile_view("v", 9, relation, Planned(stored.tables))
     with pytest.raises(InternalError, match=r"index of 'events' on \(shop, cost\) does not exist"):
         stored.run(plan.propagate({"events": [((1, 1, 1, 5), 1)]}))
     memory = over(relation)
@@ -448,8 +449,8 @@ def test_a_missing_index_is_needed_on_all_bound_columns() -> None:
 def test_an_index_that_is_being_built_is_not_used() -> None:
     tables = {**TABLES, "events": Table(3, "events", TABLES["events"].columns, (0,), (Index(30, (1,), ready=False),))}
     relation, stored = parse_view(COST_BY_CATEGORY, tables), Memory(tables.values())
-    assert needed_indexes(keep(relation, stored.tables), tables) == (("events", (1,)),)
-    plan = compile_view("v", 9, relation, stored.tables)
+    assert needed_indexes(keep(relation, Planned(stored.tables)), tables) == (("events", (1,)),)
+    plan = compile_view("v", 9, relation, Planned(stored.tables))
     with pytest.raises(InternalError, match="does not exist"):
         stored.run(plan.propagate({"products": [((1, 1), 1)]}))
 
