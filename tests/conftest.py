@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import viewtide
+from tests.schedule import Schedule, turn
 from viewtide import database
 from viewtide.config import LTMS_VARIABLE
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
 
 EXAMPLES_DEV = 20
 EXAMPLES_FULL = 100
@@ -22,10 +27,6 @@ EXAMPLES_SOAK = 5_000
 # A test that states its own number of examples keeps its proportion to the others: it is scaled by these.
 EXAMPLES_FACTOR = {"dev": 0.25, "full": 1.0, "soak": 20.0}
 EXAMPLES_MIN = 10
-
-#: Tests that wait for servers, sessions and leases. With xdist the first process has them, and the others compute
-#: meanwhile; the longest is the first.
-WAITING = ("tests/cluster/test_failover.py", "tests/cluster/", "tests/hbase/", "tests/contract/")
 
 LTMS = (1, 3)
 #: With it, `vt.connect` in tests gives a client of a served node.
@@ -90,10 +91,16 @@ def _on_cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("viewtide.database.open_memory", open_in_cluster)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What waits more than it computes comes first. Scale the tests that state their own `max_examples`, which a
-    profile alone does not reach."""
-    items.sort(key=lambda item: _turn(item.path.relative_to(config.rootpath).as_posix()))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedule:
+    config.option.loadscopereorder = False
+    return Schedule(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first. Scale the tests that state their own `max_examples`, which a profile alone does
+    not reach."""
+    items.sort(key=lambda item: turn(item.nodeid))
     if PROFILE == "full":
         return
     scaled: set[int] = set()
@@ -104,11 +111,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         scaled.add(id(target))
         own = getattr(target, name)
         setattr(target, name, settings(own, max_examples=_scaled(own.max_examples)))
-
-
-def _turn(path: str) -> int:
-    """Tests begin in this order; those of equal turns as they were found."""
-    return next((turn for turn, prefix in enumerate(WAITING) if path.startswith(prefix)), len(WAITING))
 
 
 def _own_settings(item: pytest.Item) -> tuple[object | None, str]:
