@@ -78,6 +78,9 @@ class Calls:
             taken.append((call.to, call.question, name))
         return taken
 
+    def is_open(self, name: object) -> bool:
+        return name in self._open
+
     def again(self, name: object) -> tuple[str, object] | None:
         """It was not answered in time: what to send again. None: nobody wants to know any more."""
         call = self._open.get(name)

@@ -34,6 +34,7 @@ from ...ltm.cluster.member import LifeOver
 from ...ltm.cluster.messages import node_of
 from ...ltm.cluster.store_messages import STORE
 from ...ltm.commit_log.elsewhere import LogSealed, LogsElsewhere
+from ...ltm.due import Due
 from ...ltm.keys import CLIENT
 from ...ltm.machine import Machine, Outputs, WhenDurable
 from ...ltm.ports import Damaged, Store
@@ -181,6 +182,7 @@ class Process:
         self.counts: Counter[str] = Counter()
         self._machines: dict[str, _Running] = {}
         self._calls = Calls(self._wake)
+        self._unanswered: Due[object] = Due(ANSWER_MS_MAX, lambda at_ms: self._set_timer(at_ms, None, "calls"))
         #: Transactions of this process's own clients, by coordinator.
         self._waves: dict[str, Waves] = {}
         self._session_ms = session_ms
@@ -504,7 +506,7 @@ class Process:
                 self._waves.setdefault(to, Waves()).add(question)
             else:
                 self._ask(to, question)
-            self._set_timer(self._clock() + ANSWER_MS_MAX, None, name)
+            self._unanswered.add(name, self._clock())
         for to, waves in self._waves.items():
             submits = waves.release(self._clock())
             if submits:
@@ -540,10 +542,13 @@ class Process:
             self.directory.tick(self._clock())
             self._set_timer(self._clock() + TICK_MS, None, token)
             return
-        again = self._calls.again(token)
-        if again is not None:
-            self._ask(*again)
-            self._set_timer(self._clock() + ANSWER_MS_MAX, None, token)
+        assert token == "calls"
+        now_ms = self._clock()
+        for name in self._unanswered.take(now_ms, self._calls.is_open):
+            again = self._calls.again(name)
+            if again is not None:
+                self._ask(*again)
+                self._unanswered.add(name, now_ms)
 
     # -- what goes out
 

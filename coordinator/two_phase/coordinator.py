@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from ...changetables.errors import Error, TransactionConflict
 from ...changetables.types import Row
 from ...ltm.cluster.messages import OLD_CATALOG, PENDING_CATALOG
+from ...ltm.due import Due
 from ...ltm.key_range import RangeMap
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
@@ -163,6 +165,10 @@ class Coordinator:
         self._waiting: deque[_Work | Callable[[int, int], None]] = deque()
         self._drawing = 0
         self._draw_number = 0
+        #: What may have to be sent again.
+        self._draws: Due[int] = Due(RESEND_MS, partial(self._set_timer, "draws"))
+        self._asked: Due[Attempt] = Due(RESEND_MS, partial(self._set_timer, "attempts"))
+        self._decisions: Due[Attempt] = Due(RESEND_MS, partial(self._set_timer, "decisions"))
         #: While several are taken in: they draw together.
         self._gathering = False
         self._now_ms = 0
@@ -189,18 +195,40 @@ class Coordinator:
         self._now_ms = now_ms
         assert isinstance(token, tuple)
         what, key = token
-        if what == "draw":
-            if self._drawing and key == self._draw_number:
+        if what == "draws":
+            for _ in self._draws.take(now_ms, self._is_drawing):
                 self._request_timestamps()
+        elif what == "attempts":
+            for attempt in self._asked.take(now_ms, self._is_awaited):
+                self._resend(attempt)
+        elif what == "decisions":
+            for attempt in self._decisions.take(now_ms, self._is_settling):
+                self._decide_again(attempt)
         elif what == "read":
             self._resend_read(key)
-        elif what == "resend":
-            self._resend(*key)
+        elif what == "decide":
+            if self._is_settling(key):
+                self._decide_again(key)
         elif what == "again":
             work = self.work.get(key)
             if work is not None and work.current is None:
                 self._draw(work)
         return self._out()
+
+    def _set_timer(self, what: str, at_ms: int) -> None:
+        self._timers.append((at_ms, (what, None)))
+
+    def _is_drawing(self, number: int) -> bool:
+        return bool(self._drawing) and number == self._draw_number
+
+    def _is_awaited(self, attempt: Attempt) -> bool:
+        """Whether it is not decided yet."""
+        work = self.work.get(attempt[0])
+        return work is not None and work.start == attempt[1]
+
+    def _is_settling(self, attempt: Attempt) -> bool:
+        settling = self._settling.get(attempt[0])
+        return settling is not None and settling.start == attempt[1]
 
     def _out(self) -> Outputs:
         if not (self._send or self._timers):
@@ -223,7 +251,7 @@ class Coordinator:
         self._drawing = len(self._waiting)
         self._draw_number += 1
         self._send.append((self.oracle, Draw(self._draw_number, self._drawing)))
-        self._timers.append((self._now_ms + RESEND_MS, ("draw", self._draw_number)))
+        self._draws.add(self._draw_number, self._now_ms)
 
     def _timestamps(self, sender: str, message: Timestamps) -> None:
         if message.number != self._draw_number or not self._drawing:
@@ -322,7 +350,7 @@ class Coordinator:
             each.current = attempt
         for log, ask in attempt.begin():
             self._to_log(log, ask)
-        self._timers.append((self._now_ms + RESEND_MS, ("resend", (work.submit.tx_id, start))))
+        self._asked.add((work.submit.tx_id, start), self._now_ms)
 
     def _as_now(self, submit: Submit) -> Submit:
         """With rows as the tables are now. It raises if one of them is gone, or has become another one."""
@@ -474,7 +502,7 @@ class Coordinator:
             if commit_ts:
                 self._settling[tx_id] = attempt
                 attempt.resent = 0
-                self._timers.append((self._now_ms + RESEND_MS, ("resend", attempt.attempt)))
+                self._decisions.add(attempt.attempt, self._now_ms)
         if not commit_ts:
             for each in works:
                 self._try_again(each, reason)
@@ -498,21 +526,19 @@ class Coordinator:
 
     # -- what is not answered
 
-    def _resend(self, tx_id: TxId, start: int) -> None:
-        settling = self._settling.get(tx_id)
-        if settling is not None and settling.start == start:
-            settling.resent += 1
-            if settling.resent > DECIDE_SENT_MAX:
-                del self._settling[tx_id]
-                return
-            for log in settling.prepared:
-                if log not in settling.settled:
-                    self._to_log(log, Decide(settling.attempt, settling.decided or 0))
-            self._timers.append((self._now_ms + (RESEND_MS << settling.resent), ("resend", (tx_id, start))))
+    def _decide_again(self, attempt: Attempt) -> None:
+        settling = self._settling[attempt[0]]
+        settling.resent += 1
+        if settling.resent > DECIDE_SENT_MAX:
+            del self._settling[attempt[0]]
             return
-        work = self.work.get(tx_id)
-        if work is None or work.start != start:
-            return
+        for log in settling.prepared:
+            if log not in settling.settled:
+                self._to_log(log, Decide(attempt, settling.decided or 0))
+        self._timers.append((self._now_ms + (RESEND_MS << settling.resent), ("decide", attempt)))
+
+    def _resend(self, awaited: Attempt) -> None:
+        work = self.work[awaited[0]]
         if work.current is None:
             if work.resolving:
                 self._ask_resolve(work)
@@ -531,7 +557,7 @@ class Coordinator:
                 if log not in attempt.votes:
                     again = attempt.resent <= PREPARE_SENT_MAX
                     self._to_log(log, prepare if again else Inquire(attempt.attempt, log))
-        self._timers.append((self._now_ms + RESEND_MS, ("resend", (tx_id, start))))
+        self._asked.add(awaited, self._now_ms)
 
     def _answer(self, sender: str, answer: Answer) -> None:
         """Votes got lost: what a participant knows of it."""
@@ -564,7 +590,7 @@ class Coordinator:
         self.host.probe(RESOLVING)
         key = work.submit.first_key
         self._to_log(self.ranges.owner(key), Resolve(work.submit.tx_id, work.resolve, work.start, key))
-        self._timers.append((self._now_ms + RESEND_MS, ("resend", (work.submit.tx_id, work.start))))
+        self._asked.add((work.submit.tx_id, work.start), self._now_ms)
 
     def _resolved(self, sender: str, resolved: Resolved) -> None:
         work = self.work.get(resolved.tx_id)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...changetables.keys import table_range
 from ...changetables.types import Row
+from ..due import Due
 from ..machine import Host, Outputs, WhenDurable
 from . import hand_over
 from .cells import Cells, Version
@@ -204,6 +205,10 @@ class Participant:
         self._refused_lsn: dict[TxId, int] = {}
         #: Decided transactions that started at or below it may have been forgotten.
         self.forgotten_ts = 0
+        #: Holds without a vote; votes without a decision; decisions that not all are known to have.
+        self._holding: Due[Attempt] = Due(HOLD_MS_MAX, partial(self._set_timer, "holds"))
+        self._decisions: Due[Attempt] = Due(DECISION_MS_MAX, partial(self._set_timer, "decisions"))
+        self._settling: Due[Attempt] = Due(SETTLED_MS_MAX, partial(self._set_timer, "settling"))
         self._open = False
         self._parked: list[tuple[str, object]] = []
         self._readers: dict[int, _Reader] = {}
@@ -250,10 +255,9 @@ class Participant:
         self._ask_for_floor()
         self._timers.append((now_ms + self.clean_ms, "clean"))
         for attempt, part in self.parts.items():
-            if part.decided is None:
-                self._timers.append((now_ms, ("decision", attempt)))
-            else:
-                self._timers.append((now_ms + SETTLED_MS_MAX, ("settled", attempt)))
+            if part.decided is not None:
+                self._settling.add(attempt, now_ms)
+        self._timers.append((now_ms, "recovered"))
         return self._out()
 
     def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
@@ -306,19 +310,30 @@ class Participant:
         elif token == "floor":
             if not self._open:
                 self._ask_for_floor()
+        elif token == "holds":
+            for attempt in self._holding.take(now_ms, self._is_holding):
+                self._hold_ended(attempt)
+        elif token == "recovered":
+            self._ask_overdue([attempt for attempt in self.parts if self._is_undecided(attempt)])
+        elif token == "decisions":
+            self._ask_overdue(self._decisions.take(now_ms, self._is_undecided))
         else:
-            assert isinstance(token, tuple)
-            what, attempt = token
-            part = self.parts.get(attempt)
-            if part is not None:
-                if what == "hold":
-                    self._hold_ended(attempt, part)
-                elif what == "decision" and part.decided is None:
-                    self._ask_others(attempt, part)
-                    self._timers.append((now_ms + DECISION_MS_MAX, token))
-                elif what == "settled":
-                    self._ask_settled(attempt, part)
+            assert token == "settling"
+            for attempt in self._settling.take(now_ms, self.parts.__contains__):
+                self._ask_settled(attempt, self.parts[attempt])
+                self._settling.add(attempt, now_ms)
         return self._out()
+
+    def _set_timer(self, token: str, at_ms: int) -> None:
+        self._timers.append((at_ms, token))
+
+    def _is_holding(self, attempt: Attempt) -> bool:
+        part = self.parts.get(attempt)
+        return part is not None and not part.min_ts
+
+    def _is_undecided(self, attempt: Attempt) -> bool:
+        part = self.parts.get(attempt)
+        return part is not None and part.decided is None
 
     def _out(self) -> Outputs:
         if not (self._persist or self._send or self._timers):
@@ -486,7 +501,7 @@ class Participant:
             incarnation = self.incarnation << 32 | self._part_number
             part = _Part(self.holds.claim(attempt, priority), incarnation, sender, self._now_ms)
             self._enter(attempt, part, members)
-            self._timers.append((self._now_ms + HOLD_MS_MAX, ("hold", attempt)))
+            self._holding.add(attempt, self._now_ms)
             return part
         return None
 
@@ -657,7 +672,7 @@ class Participant:
         part.vote_lsn = part.first_lsn = self._log_record(voted(attempt, part))
         self.host.probe(AFTER_VOTE)
         self._when_durable(part.vote_lsn, part.coordinator, Vote(attempt, self.log, min_ts))
-        self._timers.append((self._now_ms + DECISION_MS_MAX, ("decision", attempt)))
+        self._decisions.add(attempt, self._now_ms)
 
     # -- refusals
 
@@ -700,9 +715,8 @@ class Participant:
             if self.journal is not None:
                 self.journal.refused(attempt)
 
-    def _hold_ended(self, attempt: Attempt, part: _Part) -> None:
-        if not part.min_ts:
-            self._refuse(attempt, "it held too long without a vote")
+    def _hold_ended(self, attempt: Attempt) -> None:
+        self._refuse(attempt, "it held too long without a vote")
 
     def _let_go(self, attempt: Attempt) -> None:
         """The attempt ends here without a trace but a refusal, perhaps."""
@@ -756,7 +770,7 @@ class Participant:
         part.settled.add(self.log)
         if part.coordinator:
             self._when_durable(lsn, part.coordinator, Settled(attempt, self.log))
-        self._timers.append((self._now_ms + SETTLED_MS_MAX, ("settled", attempt)))
+        self._settling.add(attempt, self._now_ms)
         self.host.probe(AFTER_APPLY)
 
     def _settle(self, attempt: Attempt, part: _Part, commit_ts: int, again: bool = False) -> None:
@@ -816,6 +830,11 @@ class Participant:
 
     # -- whoever misses a decision asks
 
+    def _ask_overdue(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            self._ask_others(attempt, self.parts[attempt])
+            self._decisions.add(attempt, self._now_ms)
+
     def _ask_others(self, attempt: Attempt, part: _Part) -> None:
         """The decision is overdue: every participant on the list says what it knows (rule V4)."""
         for log in part.logs:
@@ -833,7 +852,6 @@ class Participant:
         for log in part.logs:
             if log != self.log and log not in part.settled:
                 self._send.append((log, Inquire(attempt, log)))
-        self._timers.append((self._now_ms + SETTLED_MS_MAX, ("settled", attempt)))
 
     def _inquire(self, sender: str, inquire: Inquire) -> None:
         attempt = inquire.attempt

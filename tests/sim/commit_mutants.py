@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import patch
 
 from viewtide.changetables.types import Row
-from viewtide.coordinator.two_phase import coordinator as coordinators
 from viewtide.coordinator.two_phase.attempt import DECIDED, VOTING, AttemptAt
 from viewtide.coordinator.two_phase.coordinator import Coordinator
 from viewtide.coordinator.two_phase.oracle import Oracle
@@ -74,7 +73,7 @@ def _request_more(self: Coordinator) -> None:
     self._drawing = len(self._waiting)
     self._draw_number += 1
     self._send.append((self.oracle, Draw(self._draw_number, self._drawing + 4)))
-    self._timers.append((self._now_ms + coordinators.RESEND_MS, ("draw", self._draw_number)))
+    self._draws.add(self._draw_number, self._now_ms)
 
 
 _start_rightly = Oracle.start
@@ -205,13 +204,13 @@ def _vote_for_lowest(self: AttemptAt, log: str, min_ts: int) -> bool:
 _resend_rightly = Coordinator._resend
 
 
-def _resend_or_abort(self: Coordinator, tx_id: tuple[int, int], start: int) -> None:
-    work = self.work.get(tx_id)
-    if work is not None and work.start == start and work.current is not None and work.current.state == VOTING:
+def _resend_or_abort(self: Coordinator, attempt: Any) -> None:
+    work = self.work[attempt[0]]
+    if work.current is not None and work.current.state == VOTING:
         for each in self._abort(work.current):
             self._try_again(each, "no votes")
         return
-    _resend_rightly(self, tx_id, start)
+    _resend_rightly(self, attempt)
 
 
 def _refusal_in_memory(self: Participant, attempt: Any, reason: str) -> int:
