@@ -44,7 +44,7 @@ from ..ltm.two_phase.messages import (
     Told,
     TxId,
 )
-from ..ltm.two_phase.participant import Participant
+from ..ltm.two_phase.participant import RECOVERING, Participant
 from ..ltm.two_phase.records import LoggedWrite, Record, from_plain, to_plain
 from ..ltm.versions import ABSENT, IndexVersions, NotLoaded
 from .embedded import Engine, Pending
@@ -242,7 +242,7 @@ class SeveralEngine(Engine):
         for name in self.participants:
             out = self.participants[name].start(0, self._logs[name].records(), 1)
             self._carry_out(name, out)
-            self._again += [(name, token) for _, token in out.timers if isinstance(token, tuple)]
+            self._again += [(name, token) for _, token in out.timers if token == RECOVERING]
         self.coordinator.start(0, (), 1)
         self._pump(
             lambda: any(part.decided is None for each in self.participants.values() for part in each.parts.values())

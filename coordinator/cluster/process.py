@@ -39,6 +39,7 @@ from ...ltm.keys import CLIENT
 from ...ltm.machine import Machine, Outputs, WhenDurable
 from ...ltm.ports import Damaged, Store
 from ...ltm.transport import Hub, Identity, Received
+from ...ltm.two_phase.messages import Settled
 from ...ltm.wire import decode, encode
 from .. import registered
 from ..two_phase.messages import Outcome, Submit, Submits
@@ -49,7 +50,7 @@ from .log_service import LogService
 from .log_writers import InlineWriter, LogWriter, ThreadWriter
 from .permissions import may_send
 from .store_service import StoreService
-from .waves import Waves
+from .waves import WAVES_MAX, WAVES_MAX_LOCAL, Waves
 from .zookeeper import ZooKeeper
 
 #: Without anything to do, a turn waits at most so long.
@@ -60,6 +61,9 @@ LOCAL_PER_TURN_MAX = 10_000
 NEXT_LIFE_MS = 300
 #: What was handled last, for the story of a panic.
 STORY_EVENTS = 200
+#: Records that nobody waits for, such as decisions that the participants would find out again, are durable this much
+#: later at the latest; mostly they go with the next votes, without a sync of their own.
+UNHURRIED_MS = 10
 #: How often the directory tries again what failed.
 TICK_MS = 200
 
@@ -125,6 +129,9 @@ class _Running:
         #: How far it knows its records to be durable; what waits for more.
         self.told_lsn = 0
         self.waiting: list[tuple[int, str, object]] = []
+        #: Whether some of it is needed to go on; and when all records are to be durable at the latest, 0: they are.
+        self.is_hurried = False
+        self.flush_by_ms = 0
 
 
 def _is_over(caller: Hashable) -> bool:
@@ -332,6 +339,7 @@ class Process:
     def _due_ms(self) -> int:
         dues = [self._timers[0][0]] if self._timers else []
         dues += [waves.due_ms for waves in self._waves.values() if waves]
+        dues += [running.flush_by_ms for running in self._machines.values() if running.flush_by_ms]
         return max(0, min(IDLE_MS, min(dues) - self._clock())) if dues else IDLE_MS
 
     # -- machines
@@ -392,6 +400,8 @@ class Process:
         if persist:
             assert running.writer is not None, f"{running.name} has no log"
             running.writer.add(persist)
+            if not running.flush_by_ms:
+                running.flush_by_ms = self._clock() + UNHURRIED_MS
         for at_ms, token in timers:
             self._set_timer(at_ms, running, token)
         for item in send:
@@ -402,6 +412,8 @@ class Process:
                 destination, message = item  # type: ignore[misc]
             if lsn > running.told_lsn:
                 running.waiting.append((lsn, destination, message))
+                if message.__class__ is not Settled:
+                    running.is_hurried = True
             else:
                 self._send(running, destination, message)
         if trim and running.writer is not None:
@@ -503,7 +515,7 @@ class Process:
     def _take_calls(self) -> None:
         for to, question, name in self._calls.take():
             if question.__class__ is Submit and to in self._machines:
-                self._waves.setdefault(to, Waves()).add(question)
+                self._waves_of(to).add(question)
             else:
                 self._ask(to, question)
             self._unanswered.add(name, self._clock())
@@ -511,6 +523,13 @@ class Process:
             submits = waves.release(self._clock())
             if submits:
                 self._route(self.name + CALLS, to, Submits(submits))
+
+    def _waves_of(self, coordinator: str) -> Waves:
+        waves = self._waves.get(coordinator)
+        if waves is None:
+            is_local = self._logs is not None and self._logs.is_local
+            waves = self._waves[coordinator] = Waves(WAVES_MAX_LOCAL if is_local else WAVES_MAX)
+        return waves
 
     def _wave_answered(self, coordinator: str, outcome: object) -> None:
         waves = self._waves.get(coordinator)
@@ -606,13 +625,23 @@ class Process:
             if writer is None:
                 continue
             try:
-                writer.flush()
+                if self._is_flush_due(running, writer):
+                    running.is_hurried, running.flush_by_ms = False, 0
+                    writer.flush()
             except LifeOver as over:
                 self._end_life(running, str(over))
                 continue
             durable_lsn = writer.durable_lsn
             if durable_lsn > running.told_lsn:
                 self._persisted(running, durable_lsn)
+
+    def _is_flush_due(self, running: _Running, writer: LogWriter) -> bool:
+        if running.is_hurried:
+            return True
+        if running.flush_by_ms:
+            return running.flush_by_ms <= self._clock()
+        # One that was begun in another thread may have failed.
+        return writer.last_lsn > writer.durable_lsn
 
     def _persisted(self, running: _Running, lsn: int) -> None:
         running.told_lsn = lsn

@@ -13,8 +13,10 @@ from collections import deque
 from ...ltm.two_phase.messages import TxId
 from ..two_phase.messages import Submit
 
-#: One may wait for a disk or a peer while the other is computed.
+#: Where the logs are elsewhere, one wave waits for them while the other is computed. A log on a local disk takes so
+#: little that two waves only halve each other: every message and record is of half as many transactions then.
 WAVES_MAX = 2
+WAVES_MAX_LOCAL = 1
 #: So long a wave is waited for: several times what one takes when all goes well, also on a busy machine.
 WAVE_MS_MAX = 50
 #: Transactions in one wave.
@@ -31,7 +33,10 @@ class _Wave:
 
 
 class Waves:
-    def __init__(self) -> None:
+    """`waves_max` are under way at a time."""
+
+    def __init__(self, waves_max: int = WAVES_MAX) -> None:
+        self._waves_max = waves_max
         self._held: deque[Submit] = deque()
         self._waves: deque[_Wave] = deque()
         self._wave_of: dict[TxId, _Wave] = {}
@@ -53,7 +58,7 @@ class Waves:
         if not self._held:
             return ()
         self._forget(now_ms)
-        if len(self._waves) >= WAVES_MAX:
+        if len(self._waves) >= self._waves_max:
             return ()
         submits = tuple([self._held.popleft() for _ in range(min(len(self._held), WAVE_SUBMITS_MAX))])
         wave = _Wave(now_ms, len(submits))
@@ -65,7 +70,7 @@ class Waves:
     @property
     def due_ms(self) -> int:
         """When to look again at the latest, if something waits; 0: at once."""
-        if len(self._waves) < WAVES_MAX or not all(wave.left for wave in self._waves):
+        if len(self._waves) < self._waves_max or not all(wave.left for wave in self._waves):
             return 0
         return self._waves[0].begun_ms + WAVE_MS_MAX
 

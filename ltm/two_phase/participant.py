@@ -95,6 +95,9 @@ HOLDS_GONE = "what it held was dropped meanwhile"
 IN_DOUBT = "an earlier attempt is in doubt"
 TOO_OLD = "the timestamp is too old"
 
+#: The timer by which one that has restarted asks what became of its votes.
+RECOVERING = "recovering"
+
 # Where a machine may end (names for a simulator).
 BEFORE_VOTE = "participant: before the vote"
 AFTER_VOTE = "participant: vote logged"
@@ -257,7 +260,7 @@ class Participant:
         for attempt, part in self.parts.items():
             if part.decided is not None:
                 self._settling.add(attempt, now_ms)
-        self._timers.append((now_ms, "recovered"))
+        self._timers.append((now_ms, RECOVERING))
         return self._out()
 
     def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
@@ -313,7 +316,7 @@ class Participant:
         elif token == "holds":
             for attempt in self._holding.take(now_ms, self._is_holding):
                 self._hold_ended(attempt)
-        elif token == "recovered":
+        elif token == RECOVERING:
             self._ask_overdue([attempt for attempt in self.parts if self._is_undecided(attempt)])
         elif token == "decisions":
             self._ask_overdue(self._decisions.take(now_ms, self._is_undecided))

@@ -11,7 +11,7 @@ from tests.sim.scenarios import SCENARIOS
 from tests.sim.stories import DOCS, GOLDEN, STORIES, documented, file_text, outcomes, play
 from viewtide.ltm.machine import Outputs
 from viewtide.ltm.two_phase.messages import Answer, Attempt, Decide
-from viewtide.ltm.two_phase.participant import Participant
+from viewtide.ltm.two_phase.participant import RECOVERING, Participant
 from viewtide.ltm.two_phase.transitions import PARTICIPANT, state_of
 
 WRITE_AGAIN = "if the protocol was meant to change, run `python -m tests.sim.stories`"
@@ -55,7 +55,7 @@ def test_the_documentation_is_generated_from_the_machines() -> None:
 TIMERS = {
     "holds": "timer hold",
     "decisions": "timer decision",
-    "recovered": "timer decision",
+    RECOVERING: "timer decision",
     "settling": "timer settled",
 }
 

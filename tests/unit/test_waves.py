@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viewtide.coordinator.cluster.waves import WAVE_MS_MAX, WAVE_SUBMITS_MAX, WAVES_MAX, Waves
+from viewtide.coordinator.cluster.waves import WAVE_MS_MAX, WAVE_SUBMITS_MAX, WAVES_MAX, WAVES_MAX_LOCAL, Waves
 from viewtide.coordinator.two_phase.coordinator import Coordinator
 from viewtide.coordinator.two_phase.messages import Outcome, Submit, Submits
 from viewtide.ltm.catalog import Catalog
@@ -87,3 +87,11 @@ def test_submits_that_come_together_draw_together() -> None:
     assert not any(isinstance(message, Outcome) for message in draws)
     # One that comes later waits for its own: nobody gets a timestamp from before it came (rule T1).
     assert made.receive("client", submit(4), 0).send == ()
+
+
+def test_where_logs_are_local_one_wave_is_under_way() -> None:
+    waves = Waves(WAVES_MAX_LOCAL)
+    assert begun(waves, 0, 1) == [1]
+    assert begun(waves, 0, 2, 3) == []
+    waves.answered((1, 1))
+    assert begun(waves, 1) == [2, 3]
