@@ -72,6 +72,7 @@ class Transaction(Reads):
         keys = codec.keys_of(made)
         request = self._request
         intents = request.writes.get(table)
+        changed_ts = target.versions.changed_ts  # before the look
         if (
             self._snapshot is None
             and target.versions.surely_absent(keys)
@@ -84,11 +85,13 @@ class Transaction(Reads):
                 inserts_only = request.inserts_only
                 self._write(target, added)
                 request.inserts_only = inserts_only
+                request.absent_ts = None
             else:
                 # The first write, mostly the only one: nothing is there to be merged with.
                 request.writes[table] = added
                 request.tables[table] = target
                 request.inserts_only = True
+                request.absent_ts = changed_ts
         else:
             self._write(target, self._inserts(target, keys, made, intents or {}))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 from .algebra import Relation
 from .branches import MULTIPLICITY, Stored, columns_of, is_hidden
@@ -74,10 +74,17 @@ Asking: TypeAlias = Generator[list[LookUp], Answers, _T]
 KeyColumn: TypeAlias = tuple[str, Type, bool]
 #: The generated function of a term: a generator if the term looks rows up.
 _TermFunction: TypeAlias = Callable[[Sequence[Change], object], Asking[None] | None]
-#: `ask` and `add` of `JoinWriter.write_inserts`.
-Inserting: TypeAlias = tuple[
-    Callable[[Sequence[Row]], list[LookUp] | None], Callable[[Sequence[Row], Answers], list[Contribution]]
-]
+
+
+class Inserting(NamedTuple):
+    """The functions of `JoinWriter.write_inserts`. `values` and `add_known` are None unless there is one look-up."""
+
+    ask: Callable[[Sequence[Row]], list[LookUp] | None]
+    add: Callable[[Sequence[Row], Answers], list[Contribution]]
+    values: Callable[[Sequence[Row]], list[object]] | None
+    add_known: Callable[[Sequence[Row], Mapping[object, object]], list[Contribution]] | None
+
+
 #: The functions of `JoinWriter.write_staged`.
 _StageFunction: TypeAlias = "Callable[..., tuple[list[Row], tuple[list[bytes], ...]] | None]"
 Staged: TypeAlias = tuple[_StageFunction, ...]
@@ -363,10 +370,9 @@ class ViewPlan:
         place = (part, source)
         inserting = self.inserting(self._table(place).name) if evaluator == ROWS else None
         if inserting is not None:
-            ask, add = inserting
-            wanted = ask(rows)
+            wanted = inserting.ask(rows)
             if wanted is not None:
-                return add(rows, (yield wanted) if wanted else ())
+                return inserting.add(rows, (yield wanted) if wanted else ())
         groups: dict[Row, object] = {}
         yield from self._run_by(evaluator, place, Law.ONE_SOURCE, [(row, 1) for row in rows], groups)
         return self._finish(groups)
@@ -655,7 +661,8 @@ class _Builder:
         if source is None:
             return None
         self._compiler.define(source)
-        return cast(Inserting, (self._compiler.namespace[ask], self._compiler.namespace[add]))
+        names = self._compiler.namespace
+        return Inserting(names[ask], names[add], names.get(f"{ask}_values"), names.get(f"{add}_known"))  # type: ignore[arg-type]
 
     def _writer(self, place: _Place) -> JoinWriter:
         part = self.kept.parts[place[0]]

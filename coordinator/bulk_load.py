@@ -29,7 +29,7 @@ from ..ltm.reading import NEWEST
 from ..ltm.tables import TableRows, ViewRows
 from ..ltm.versions import TableVersions
 from .embedded import Engine
-from .transaction import inserts_of
+from .inserting import inserts_of
 
 if TYPE_CHECKING:
     from ..changetables.evaluators.columns import ArrowTable

@@ -27,7 +27,8 @@ from ..changetables.errors import (
     OperationalError,
     TransactionConflict,
 )
-from ..changetables.plan import Contribution
+from ..changetables.plan import Answers, Contribution, LookUp
+from ..changetables.types import Row
 from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
 from ..ltm.loads import Load, Loaded
@@ -35,9 +36,10 @@ from ..ltm.outputs import CommitRecord
 from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import Tables
 from ..ltm.versions import Horizon
+from .inserting import taking_in
 from .ports import LogFigures
 from .timestamps import TimestampOracle
-from .transaction import Request, Transaction, check_table, inserts_of
+from .transaction import Request, Transaction, check_table
 
 ViewContributions: TypeAlias = tuple[tuple[int, list[Contribution]], ...]
 #: Transactions that one flush covers at the most: bounds its size and the time for which the engine is taken.
@@ -539,24 +541,28 @@ class Engine:
             return None
         ((name, intents),) = request.writes.items()
         table = tables.by_name[name]
-        inserts = table.inserts if table.inserts_known else inserts_of(table)
-        if inserts is None or not table.versions.surely_absent(list(intents)):
+        inserts = taking_in(table, tables)
+        if inserts is None:
             return None
-        rows = [intent[1] for intent in intents.values()]
+        if request.absent_ts != table.versions.changed_ts and not table.versions.surely_absent(list(intents)):
+            return None
+        rows: list[Row] = [intent[1] for intent in intents.values()]  # type: ignore[misc]  # not None here
         contributions = []
-        for view_id, (ask, add) in inserts:
-            wanted = ask(rows)  # type: ignore[arg-type]  # not None here
-            if wanted is None:
+        for view in inserts:
+            found = view.contributions(rows, self._look_up)
+            if found is None:
                 return None
-            found = add(rows, self.ltm.look_up(wanted, {}) if wanted else ())  # type: ignore[arg-type]
             if found:
-                contributions.append((view_id, found))
+                contributions.append((view.view_id, found))
         written = [(key, None, row) for key, row in zip(intents, rows, strict=True)]
         writes, commit_ts = ((table.table.id, written),), self._oracle.draw(self._now_ms())
         # Half the time of calling CommitRecord.
         return tuple.__new__(
             CommitRecord, (request.tx_ids, commit_ts, tables.catalog.version, writes, tuple(contributions))
         )
+
+    def _look_up(self, wanted: list[LookUp]) -> Answers:
+        return self.ltm.look_up(wanted, {})
 
     def _propagated(self, request: Request, tables: Tables) -> Transaction:
         ltm = self.ltm

@@ -16,7 +16,7 @@ from typing import TypeAlias, cast
 
 from ..changetables.change_table import Change
 from ..changetables.errors import IntegrityError, TransactionConflict
-from ..changetables.plan import FIRST, LAST, STATES, Answers, Contribution, Inserting, LookUp, State
+from ..changetables.plan import FIRST, LAST, STATES, Answers, Contribution, LookUp, State
 from ..changetables.schema import Unique
 from ..changetables.types import Row, Value
 from ..ltm.outputs import CommitRecord, Write
@@ -35,9 +35,21 @@ Intent: TypeAlias = tuple[int, Row | None, Mapping[int, Value] | None, bool]
 class Request:
     """A transaction as its client hands it over for commit. `again`: it was handed over before, perhaps to another
     process, and nobody said what became of it. `snapshot` is None if it read nothing. `inserts_only`: all
-    intents are (ABSENT, row, None, True). `tx_ids`: its own, or those of several that are run as one."""
+    intents are (ABSENT, row, None, True). `absent_ts`: there was no row under any of their keys, all of one table, when
+    the table's last change was at this timestamp. `tx_ids`: its own, or those of several that are run as one."""
 
-    __slots__ = ("again", "inserts_only", "keys", "ranges", "snapshot", "tables", "tx_id", "tx_ids", "writes")
+    __slots__ = (
+        "absent_ts",
+        "again",
+        "inserts_only",
+        "keys",
+        "ranges",
+        "snapshot",
+        "tables",
+        "tx_id",
+        "tx_ids",
+        "writes",
+    )
 
     def __init__(self, tx_id: tuple[int, int]) -> None:
         self.tx_id = tx_id
@@ -45,6 +57,7 @@ class Request:
         self.again = False
         self.snapshot: int | None = None
         self.inserts_only = False
+        self.absent_ts: int | None = None
         self.keys: set[tuple[int, bytes]] = set()
         self.ranges: list[tuple[int, bytes, bytes]] = []
         self.tables: dict[str, TableRows] = {}
@@ -56,6 +69,8 @@ class Request:
         whole = cls(requests[0].tx_id)
         whole.tx_ids = tuple([request.tx_id for request in requests])
         whole.inserts_only = all(request.inserts_only for request in requests)
+        if len({request.absent_ts for request in requests}) == 1:
+            whole.absent_ts = requests[0].absent_ts
         for request in requests:
             for name, intents in request.writes.items():
                 known = whole.writes.get(name)
@@ -272,23 +287,6 @@ class Transaction:
         if self.request.snapshot is None:
             return IntegrityError(message, hint="use upsert to insert or update")
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
-
-
-def inserts_of(table: TableRows) -> tuple[tuple[int, Inserting], ...] | None:
-    """What a blind insert into a table does to its views, if it is only that: nobody judges the rows, no view is read
-    by another one, and all views take them in at once. Else None."""
-    if not table.inserts_known:
-        found: list[tuple[int, Inserting]] | None = None if table.check is not None or table.table.uniques else []
-        for view in table.views:
-            inserting = view.plan.inserting(table.table.name)
-            if inserting is None or view.views or (view.plan.extremes and view.is_read):
-                found = None
-            if found is None or inserting is None:
-                break
-            found.append((view.view.id, inserting))
-        table.inserts = None if found is None else tuple(found)
-        table.inserts_known = True
-    return table.inserts
 
 
 def _is_shown(view: ViewRows) -> bool:

@@ -15,7 +15,7 @@ from ..changetables.constraints import row_check
 from ..changetables.errors import InternalError
 from ..changetables.keeping import Kept, keep
 from ..changetables.keys import IndexCodec, index_codec
-from ..changetables.plan import Inserting, ViewPlan, compile_view
+from ..changetables.plan import ViewPlan, compile_view
 from ..changetables.rows import RowCodec, row_codec
 from ..changetables.schema import Index, Table
 from ..changetables.types import Row
@@ -86,9 +86,8 @@ class TableRows:
     #: Whether a transaction is judged by the state that it leaves (UNIQUE, views that may have no value): then it must
     #: not be run as one with others.
     judged: bool = False
-    #: The views with the functions that take in new rows, for tables where nothing else has to be decided about an
-    #: insert; None: there is more to it. The coordinator makes it on first use.
-    inserts: tuple[tuple[int, Inserting], ...] | None = None
+    #: What takes new rows into the views, where nothing else has to be decided about an insert: the coordinator's.
+    inserts: object = None
     inserts_known: bool = False
     #: As in ViewRows.
     header: object = None

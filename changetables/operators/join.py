@@ -243,9 +243,12 @@ class JoinWriter:
         return str(lines)
 
     def write_inserts(self, ask: str, add: str, term: Term, blame: str, finish: str) -> str | None:
-        """The same term for rows that are only added, as two plain functions: `ask(rows)` gives the look-ups, or None
-        if it does not apply to these rows, and `add(rows, answers)` the contributions. It saves a generator and a tuple
-        per row. None: the term is none of those that it is worth for, with one stage of look-ups by key at most."""
+        """The same term for rows that are only added, as plain functions: `ask(rows)` gives the look-ups, or None if it
+        does not apply to these rows, and `add(rows, answers)` the contributions. It saves a generator and a tuple per
+        row. None: the term is none of those that it is worth for, with one stage of look-ups by key at most.
+
+        If it has one look-up there are two more: `<ask>_values(rows)`, what each row is joined by, and
+        `<add>_known(rows, known)`, the contributions where `known` has what each of these finds; else KeyError."""
         conditions, start = conditions_of(self.graph, term), f"r{term.source}"
         stage = term.stages[0] if term.stages else ()
         probes = [probe for step in stage for probe in step.probes]
@@ -256,20 +259,41 @@ class JoinWriter:
         lines = Lines()
         with lines.block(f"def {ask}(rows):"):
             self._ask_inserts(lines, start, stage)
+        found = "".join(f", r{step.source}" for step in stage)
+        loop = f"for {start}{found} in {'zip(rows, *answers)' if stage else 'rows'}:"
         with lines.block(f"def {add}(rows, answers):"):
-            lines.add(f"groups, {start}, m = {{}}, None, 1")
-            with lines.block("try:"):
-                found = "".join(f", r{step.source}" for step in stage)
-                source = "zip(rows, *answers)" if stage else "rows"
-                with lines.block(f"for {start}{found} in {source}:"):
-                    for step in stage:
-                        lines.add(f"if r{step.source} is None: continue")
-                        emit_select(lines, self.compiler, conditions[step.source])
-                    self.emit(lines, self.compiler)
-            with lines.block("except DataError as error:"):
-                lines.add(f"raise {blame}(error, {start}) from error")
-            lines.add(f"return {finish}(groups)")
+            self._add_inserts(lines, start, stage, conditions, loop, "", blame, finish)
+        if len(stage) == 1:
+            values = self._values(stage[0])
+            with lines.block(f"def {ask}_values(rows):"):
+                lines.add(f"return [({values}) for {start} in rows]")
+            with lines.block(f"def {add}_known(rows, known):"):
+                bind = f"r{stage[0].source} = known[{values}]"
+                self._add_inserts(lines, start, stage, conditions, f"for {start} in rows:", bind, blame, finish)
         return str(lines)
+
+    def _add_inserts(
+        self,
+        lines: Lines,
+        start: str,
+        stage: Sequence[Step],
+        conditions: Mapping[int, list[Expression]],
+        loop: str,
+        bind: str,
+        blame: str,
+        finish: str,
+    ) -> None:
+        lines.add(f"groups, {start}, m = {{}}, None, 1")
+        with lines.block("try:"), lines.block(loop):
+            if bind:
+                lines.add(bind)
+            for step in stage:
+                lines.add(f"if r{step.source} is None: continue")
+                emit_select(lines, self.compiler, conditions[step.source])
+            self.emit(lines, self.compiler)
+        with lines.block("except DataError as error:"):
+            lines.add(f"raise {blame}(error, {start}) from error")
+        lines.add(f"return {finish}(groups)")
 
     def _ask_inserts(self, lines: Lines, start: str, stage: Sequence[Step]) -> None:
         tests = self._null_tests(stage)
@@ -425,13 +449,15 @@ class JoinWriter:
         """Source of the encoded key; the values come from the bound rows."""
         if step.whole:
             return "None"
-        values = ", ".join(self.compiler.value(probe).text for probe in step.probes) or "()"
-        key = f"{self._memo(step)}[{values}]"
+        key = f"{self._memo(step)}[{self._values(step)}]"
         nulls = self._nulls(step) if step.anti else []
         if nulls:
             nowhere = table_range(self.tables[self.graph.sources[step.source].table].id)[0]
             return f"({self.compiler.bind(nowhere, 'nowhere')} if {' or '.join(nulls)} else {key})"
         return key
+
+    def _values(self, step: Step) -> str:
+        return ", ".join(self.compiler.value(probe).text for probe in step.probes) or "()"
 
     def _memo(self, step: Step) -> str:
         table = self.tables[self.graph.sources[step.source].table]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from pathlib import Path
 from types import MappingProxyType
 
+import pyarrow
 import pytest
 
 import viewtide as vt
@@ -16,6 +19,7 @@ from viewtide.changetables.errors import Error
 from viewtide.changetables.rows import row_codec
 from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.types import BOOL, DECIMAL, FLOAT, INT, STR, TIMESTAMP, Type
+from viewtide.coordinator import inserting
 
 PLAIN = Table(
     1,
@@ -205,14 +209,56 @@ def test_blind_inserts_are_propagated_as_any_other_transaction(
         engine, tables = db._engine, db._engine.ltm.tables
         with engine.ltm.lock:
             short = engine._inserted(tx._request, tables)
+            again = engine._inserted(tx._request, tables)  # with what the first one found
             long = engine._propagated(tx._request, tables).record(tx._request.tx_ids, 0)
         if is_short and (None not in kinds or " JOIN " not in JOINED[name]):
-            assert short is not None
-            assert short._replace(commit_ts=0) == long
+            assert short is not None and again is not None
+            assert short._replace(commit_ts=0) == again._replace(commit_ts=0) == long
         else:
-            assert short is None
+            assert short is None and again is None
         tx.commit()
         assert db.view("v").verify().ok
+
+
+@pytest.mark.parametrize("known_max", [2, 10_000])
+def test_what_blind_inserts_are_joined_with_is_never_outdated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_max: int
+) -> None:
+    monkeypatch.setattr(inserting, "KNOWN_ROWS_MAX", known_max)
+    ids = itertools.count()
+    with vt.connect(tmp_path) as db:
+        db.create_table("e", {"id": int, "kind": str, "part": int, "cost": int}, key="id")
+        db.create_table("k", {"name": str, "part": int, "grp": int}, key=["name", "part"])
+        on = "FROM e JOIN k ON e.kind = k.name AND e.part = k.part"
+        db.create_view("v", f"SELECT k.grp, SUM(e.cost) AS cost, COUNT(*) AS n {on} GROUP BY k.grp")
+        db.create_view("r", f"SELECT e.id, k.grp {on}")
+
+        def insert_and_compare(*kinds: str) -> None:
+            with db.transaction() as tx:
+                tx.insert("e", [{"id": next(ids), "kind": kind, "part": 1, "cost": 3} for kind in kinds])
+            assert db.view("v").verify().ok
+            assert db.view("r").verify().ok
+
+        insert_and_compare("a", "b", "c")
+        db.sql("INSERT INTO k VALUES ('a', 1, 1), ('b', 1, 2), ('b', 2, 3)")
+        for kinds in (("a", "b", "c"), ("a", "b", "c"), ("b",), ("d", "a")):
+            insert_and_compare(*kinds)
+        for change in (
+            "UPDATE k SET grp = 7 WHERE name = 'b'",
+            "INSERT INTO k VALUES ('c', 1, 4)",
+            "DELETE FROM k WHERE name = 'a'",
+            "ALTER TABLE k ADD COLUMN note TEXT DEFAULT 'x'",
+            "DROP MATERIALIZED VIEW v; CREATE MATERIALIZED VIEW v AS SELECT k.note, MIN(k.grp + e.cost) AS least, "
+            f"COUNT(*) AS n {on} GROUP BY k.note",
+            "UPDATE k SET note = 'y' WHERE name = 'b'",
+        ):
+            db.sql(change)
+            insert_and_compare("a", "b", "c")
+            db._engine.checkpoint()
+            insert_and_compare("a", "b", "c", "d")
+        columns = {"name": ["d", "a"], "part": [1, 1], "grp": [8, 9], "note": ["z", None]}
+        db.table("k").load([pyarrow.RecordBatch.from_pydict(columns)])
+        insert_and_compare("a", "b", "c", "d")
 
 
 def test_an_error_in_a_blind_insert_names_view_and_row(db: vt.Database) -> None:
