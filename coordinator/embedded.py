@@ -277,10 +277,11 @@ class Engine:
         except BaseException as error:  # an interrupt: what was in flight is unknown
             self._abandon(error, None)
             raise
-        own = Pending(request)
-        own.decided = True
-        if not self._hand_on(own):
-            self._lead(own)
+        if self._queue or not self._let_go():
+            own = Pending(request)
+            own.decided = True
+            if not self._hand_on(own):
+                self._lead(own)
         if refused is not None:
             raise refused
         return commit_ts
@@ -359,9 +360,7 @@ class Engine:
     def _hand_on(self, own: Pending | None) -> bool:
         """Let go of the lead; False if it has to be kept: the loop serves its own tasks, or somebody just came."""
         if not self._queue:
-            self._leader.release()
-            # Who queued up after that look found the lead taken and sleeps.
-            return not self._queue or not self._leader.acquire(blocking=False)
+            return self._let_go()
         waiting = list(self._queue)
         heir = next((pending for pending in waiting if pending.can_lead), None)
         if heir is not None:
@@ -373,6 +372,12 @@ class Engine:
         self._leader.release()
         if waiting[0].call_home(self._lead_if_free):
             return True
+        return not self._queue or not self._leader.acquire(blocking=False)
+
+    def _let_go(self) -> bool:
+        """Let go of the lead, nobody is in the queue; False if somebody came, and it was taken again."""
+        self._leader.release()
+        # Who queued up after that look found the lead taken and sleeps.
         return not self._queue or not self._leader.acquire(blocking=False)
 
     def _abandon(self, error: BaseException, own: Pending | None) -> None:
@@ -434,6 +439,9 @@ class Engine:
 
     def _look_for_work(self) -> None:
         """After a flush: is there something to be done in the background?"""
+        if self.ltm.at_rest:
+            self._checkpoint_due = False
+            return
         self._checkpoint_due = self.ltm.checkpoint_due
         if self._checkpoint_due or self.ltm.log_wants_spare:
             self._background_wanted.set()

@@ -445,8 +445,7 @@ class SeveralEngine(Engine):
             changed[table_id] = max(changed.get(table_id, 0), record.commit_ts)
             for entries in self._indexes_of(table_id):
                 changed[entries] = max(changed.get(entries, 0), record.commit_ts)
-        for apply in self.ltm.loaded(self.ltm.participant.commit, record).apply:
-            apply()
+        self.ltm.loaded(self.ltm.participant.commit, record).apply()
         self._decided.append(record)
 
     def _log_decided(self) -> None:

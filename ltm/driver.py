@@ -209,21 +209,23 @@ class Ltm(Reader):
 
         DataError comes before anything has changed. After any other error memory may be wrong, but the log is not.
         """
-        packed = [self._pack((_COMMIT, *record)) for record in outputs.persist]
-        for each in packed:
-            if len(each) > TRANSACTION_BYTES_MAX:
-                raise too_large(len(each))
-        for apply in outputs.apply:
-            apply()
-        for each, record in zip(packed, outputs.persist, strict=True):
-            self._buffer_record(each, record)
+        record, apply = outputs
+        packed = self._pack((_COMMIT, *record))
+        if len(packed) > TRANSACTION_BYTES_MAX:
+            raise too_large(len(packed))
+        apply()
+        self._buffer_record(packed, record)
 
     def _buffer_record(self, packed: bytes, record: CommitRecord) -> None:
+        _, commit_ts, _, writes, contributions = record
+        for _, rows in writes:
+            self._dirty_rows += len(rows)
+        for _, refreshed in contributions:
+            self._dirty_rows += len(refreshed)
         self._buffer.append(packed)
         self._buffer_bytes += len(packed)
-        if record.commit_ts > self._buffer_ts:
-            self._buffer_ts = record.commit_ts
-        self._dirty_rows += record.rows_count
+        if commit_ts > self._buffer_ts:
+            self._buffer_ts = commit_ts
         if self.feed is not None:
             self.feed(record)
 
@@ -486,6 +488,15 @@ class Ltm(Reader):
     @property
     def flush_full(self) -> bool:
         return self._buffer_bytes >= FLUSH_BYTES
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether surely neither a checkpoint nor a log segment is wanted: asked after every flush."""
+        return (
+            self._spare_log_bytes < SPARE_LOG_BYTES
+            and self._dirty_rows < self._checkpoint_rows
+            and self._dirty_log_bytes < CHECKPOINT_LOG_BYTES
+        )
 
     @property
     def log_wants_spare(self) -> bool:
@@ -1054,8 +1065,7 @@ class Ltm(Reader):
         else:
             record = _record(item)
             ts = record.commit_ts
-            for apply in self.loaded(self.participant.commit, record).apply:
-                apply()
+            self.loaded(self.participant.commit, record).apply()
             self._dirty_rows += record.rows_count
             self.replayed_count += 1
             self.replayed_tx_ids.update(record.tx_ids)

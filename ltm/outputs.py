@@ -36,23 +36,9 @@ class CommitRecord(NamedTuple):
         return count
 
 
-class Acknowledge(NamedTuple):
-    """Tell whoever asked that the transactions are committed at `commit_ts`."""
-
-    tx_ids: tuple[tuple[int, int], ...]
-    commit_ts: int
-
-
-class Timer(NamedTuple):
-    at_ms: int
-    token: object
-
-
 class Outputs(NamedTuple):
-    """In this order: `persist` goes to the log buffer, `apply` to memory at once (early visibility of one-phase
-    transactions), and `send` leaves only after everything persisted so far is durable. `timers` are set any time."""
+    """`persist` goes to the log buffer; `apply` to memory at once (early visibility of one-phase transactions). Whoever
+    asked is told after everything persisted so far is durable."""
 
-    persist: tuple[CommitRecord, ...] = ()
-    apply: tuple[Callable[[], None], ...] = ()
-    send: tuple[Acknowledge, ...] = ()
-    timers: tuple[Timer, ...] = ()
+    persist: CommitRecord
+    apply: Callable[[], None]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ..changetables.plan import STATES, Answers, LookUp, State
 from ..changetables.types import Row
-from .outputs import Acknowledge, CommitRecord, Outputs, Write
+from .outputs import CommitRecord, Outputs, Write
 from .tables import IndexEntries, TableRows, Tables, ViewRows
 
 OwnRows = Mapping[str, Mapping[bytes, Row | None]]
@@ -85,8 +85,7 @@ class Participant:
                         # A DataError belongs to the writer, not to whoever reads the view later.
                         plan.source_row(row)
             refreshed.append((view, rows))
-        acknowledged = new(Acknowledge, (record.tx_ids, record.commit_ts))
-        return new(Outputs, ((record,), (partial(self._apply, record, refreshed),), (acknowledged,), ()))
+        return new(Outputs, (record, partial(self._apply, record, refreshed)))
 
     def _apply(self, record: CommitRecord, refreshed: list[_Refreshed]) -> None:
         """Make a committed record visible."""

@@ -66,6 +66,8 @@ RECORD_HEADER_BYTES = 40
 PAYLOAD_BYTES_MAX = 1 << 30
 
 TERMINATOR = bytes(RECORD_HEADER_BYTES)
+#: By the payload's bytes beyond a multiple of the alignment.
+_PADDINGS = tuple(bytes(-beyond % ALIGNMENT_BYTES) for beyond in range(ALIGNMENT_BYTES))
 
 _SEGMENT_MAGIC = b"VTSEGMT"
 _RECORD_MAGIC = b"VTR" + bytes([FORMAT_VERSION])
@@ -143,11 +145,15 @@ def encode_record(salt: bytes, place: Place, payload: bytes) -> tuple[bytes, byt
     """Header and padding, to be written around the payload, and the place of the next record."""
     lsn, offset, chain = place
     payload_bytes = len(payload)
-    padding = bytes(-payload_bytes % ALIGNMENT_BYTES)
-    fields = _RECORD_FIELDS.pack(_RECORD_MAGIC, salt, lsn, payload_bytes, crc32(padding, crc32(payload, chain)))
+    padding = _PADDINGS[payload_bytes % ALIGNMENT_BYTES]
+    payload_crc = crc32(payload, chain)
+    if padding:
+        payload_crc = crc32(padding, payload_crc)
+    fields = _RECORD_FIELDS.pack(_RECORD_MAGIC, salt, lsn, payload_bytes, payload_crc)
     header_crc = crc32(fields)
-    after = Place(lsn + 1, offset + RECORD_HEADER_BYTES + payload_bytes + len(padding), header_crc)
-    return fields + _CRC.pack(header_crc), padding, after
+    after = (lsn + 1, offset + RECORD_HEADER_BYTES + payload_bytes + len(padding), header_crc)
+    # Half the time of calling Place.
+    return fields + header_crc.to_bytes(4, "little"), padding, tuple.__new__(Place, after)
 
 
 def decode_record_header(data: bytes | memoryview, offset: int) -> RecordHeader | None:
