@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch
     from pyarrow import Table as ArrowTable
 
-__all__ = ["ArrowTable", "DataFrame", "RecordBatch", "batches_of", "to_arrow", "to_pandas", "values_of"]
+__all__ = [
+    "ArrowTable",
+    "DataFrame",
+    "RecordBatch",
+    "batches_from_bytes",
+    "batches_of",
+    "bytes_of_batch",
+    "to_arrow",
+    "to_pandas",
+    "values_of",
+]
 
 
 def to_arrow(names: Sequence[str], types: Sequence[Type], rows: Sequence[Sequence[object]]) -> ArrowTable:
@@ -49,6 +59,27 @@ def batches_of(source: Iterable[RecordBatch | ArrowTable], rows_max: int) -> Ite
                 f"load takes Arrow record batches or tables, not {type(item).__name__}",
                 hint="make one with pyarrow.Table.from_pylist(rows)",
             )
+
+
+def bytes_of_batch(batch: RecordBatch) -> bytes:
+    """An Arrow stream of one batch."""
+    arrow = pyarrow()
+    sink = arrow.BufferOutputStream()
+    with arrow.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def batches_from_bytes(data: bytes) -> Iterator[RecordBatch]:
+    """The batches of an Arrow stream that somebody else has made."""
+    arrow = pyarrow()
+    try:
+        for batch in arrow.ipc.open_stream(data):
+            batch.validate(full=True)
+            yield batch
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"an Arrow stream that cannot be read: {error}") from error
 
 
 def values_of(array: Array, type_: Type) -> list[object]:

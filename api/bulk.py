@@ -43,8 +43,16 @@ Mapped: TypeAlias = list[dict[str, object]]
 Place: TypeAlias = Callable[[int], str]
 
 
-def _row(number: int) -> str:
-    return f"row {number}"
+class Places:
+    """The places in an input that has several parts. `begun`: the names of those that were begun, to be put before a
+    row, and how many rows were before each."""
+
+    def __init__(self, begun: Iterable[tuple[str, int]] = (("", 0),)) -> None:
+        self.begun = list(begun)
+
+    def __call__(self, number: int) -> str:
+        name, before = next((name, before) for name, before in reversed(self.begun) if before < number)
+        return f"{name}row {number - before}"
 
 
 def load(
@@ -62,20 +70,35 @@ def load_chunks(
     name: str,
     chunks: Iterable[RecordBatch | Rows],
     progress: LoadProgress | None = None,
-    place: Place = _row,
+    places: Places | None = None,
 ) -> LoadResult:
-    """As `load`. A large load of a database in this process goes to the store beside the log."""
+    """As `load`. A large load goes to the store beside the log, where that is possible."""
     rest = iter(chunks)
-    target = staged_target(database, name)
-    if target is None:
-        return _load_by_transaction(database, name, rest, progress, place)
+    places = places or Places()
     first: list[RecordBatch | Rows] = []
-    while sum(map(_rows_count, first)) < STAGED_ROWS_MIN:
+    rows_count = 0
+    while rows_count < STAGED_ROWS_MIN:
         chunk = next(rest, None)
         if chunk is None:
-            return _load_by_transaction(database, name, iter(first), progress, place)
+            return _load_by_transaction(database, name, first, progress, places)
         first.append(chunk)
-    return load_staged(target, chain(first, rest), progress or _ignore, place)
+        rows_count += _rows_count(chunk)
+    everything = chain(first, rest)
+    done = _load_beside_the_log(database, name, everything, progress or _ignore, places)
+    return done or _load_by_transaction(database, name, everything, progress, places)
+
+
+def _load_beside_the_log(
+    database: Database, name: str, chunks: Iterable[RecordBatch | Rows], progress: LoadProgress, places: Places
+) -> LoadResult | None:
+    """None, before any of them is taken: the table takes no such load."""
+    remote = getattr(database, "_remote", None)
+    if remote is not None:
+        from .uploads import upload  # whoever has the database does the rest
+
+        return upload(remote, name, chunks, progress, places)
+    target = staged_target(database, name)
+    return None if target is None else load_staged(target, chunks, progress, places)
 
 
 def _rows_count(chunk: RecordBatch | Rows) -> int:
@@ -118,8 +141,9 @@ def _further(place: Place, rows_before: int, number: int) -> str:
 
 
 class Target(NamedTuple):
-    """A table of a database in this process that takes a staged load."""
+    """A table of a database in this process that takes a staged load. `directory`: where the database is."""
 
+    directory: str
     engine: Engine
     refresher: Refresher
     rows: TableRows
@@ -130,7 +154,11 @@ def staged_target(database: Database, name: str) -> Target | None:
     if node is None or not isinstance(node.engine, Engine) or not isinstance(node.refresher, Refresher):
         return None  # it is elsewhere
     rows = node.engine.ltm.tables.by_name.get(name)
-    return Target(node.engine, node.refresher, rows) if rows is not None and can_stage(node.engine, rows) else None
+    return (
+        Target(node.name, node.engine, node.refresher, rows)
+        if rows is not None and can_stage(node.engine, rows)
+        else None
+    )
 
 
 def load_staged(

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from .bulk import Rows, load_chunks
+from .bulk import Places, Rows, load_chunks
 from .changetables.errors import InterfaceError, ProgrammingError
 from .changetables.schema import Table
 from .files import chunks_of, format_of, inferred_columns, write_file
@@ -32,7 +32,7 @@ class _Input:
 
     def __init__(self, paths: Sequence[Path], wanted: str) -> None:
         self._files = [(path, format_of(path, wanted)) for path in paths]
-        self._begun: list[tuple[Path, int]] = []
+        self.places = Places(())
 
     def create(self, database: Database, name: str, key: Sequence[str]) -> None:
         columns = inferred_columns(*self._files[0])
@@ -44,14 +44,10 @@ class _Input:
     def chunks(self, table: Table) -> Iterator[RecordBatch | Rows]:
         rows_count = 0
         for path, kind in self._files:
-            self._begun.append((path, rows_count))
+            self.places.begun.append((f"{path}, ", rows_count))
             for chunk in chunks_of(path, kind, table):
                 yield chunk
                 rows_count += len(chunk.rows) if isinstance(chunk, Rows) else chunk.num_rows
-
-    def place(self, number: int) -> str:
-        path, before = next((path, before) for path, before in reversed(self._begun) if before < number)
-        return f"{path}, row {number - before}"
 
 
 class Loaded(NamedTuple):
@@ -82,7 +78,7 @@ def run_load(
     began = time.monotonic()
     with _progress(name, err, as_json) as progress:
         table = database._table(name)
-        result = load_chunks(database, name, source.chunks(table), progress, source.place)
+        result = load_chunks(database, name, source.chunks(table), progress, source.places)
     done = Loaded(name, result.rows, round(time.monotonic() - began, 3), result.commit_ts)
     if as_json:
         print(json.dumps(done._asdict()), file=out)

@@ -216,11 +216,12 @@ class SessionCalls:
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] = NO_NAMES,
         writes: tuple[object, ...] = (),
+        kind: int = READ,
     ) -> Asking[object]:
         """An operation, after these writes."""
         sent = to_wire(args), to_wire(kwargs)
         try:
-            body = yield self._next(writes, what, sent)
+            body = yield self._next(writes, what, sent, kind)
         except (NotSent, TooLong):
             self._number -= 1  # the node expects this number next
             raise

@@ -23,6 +23,7 @@ from .sql import Session as Shell
 from .sql import parse
 from .table_changes import TableChanges
 from .transaction import Transaction
+from .uploads import Upload
 
 if TYPE_CHECKING:
     from .database import Database
@@ -148,7 +149,7 @@ def _positions(table: Table, plain: object) -> tuple[int, ...]:
 
 
 def begun(db: Database, plain: object) -> object:
-    """What a session holds: a transaction, a snapshot, a shell, a feed."""
+    """What a session holds: a transaction, a snapshot, a shell, a feed, an upload."""
     made = from_wire(plain)
     if not isinstance(made, tuple) or not made:
         raise RemoteProtocolError("a session begins with what it is")
@@ -157,6 +158,8 @@ def begun(db: Database, plain: object) -> object:
         return db.transaction()._unbound()
     if kind == "shell" and not args:
         return Shell(db)
+    if kind == "upload" and len(args) == 1:
+        return Upload(db, args[0])
     if kind == "snapshot" and len(args) == 4:
         at_least, latest, max_lag, views = args
         return db.snapshot(at_least=at_least, latest=latest, max_lag=max_lag, views=views)
@@ -172,7 +175,7 @@ def ended(held: object) -> None:
     """Let go of what a session held."""
     if isinstance(held, Transaction) and held._ended is None:
         held._end("rolled back")  # also where the database is closed already
-    elif isinstance(held, Snapshot | Shell | Changes):
+    elif isinstance(held, Snapshot | Shell | Changes | Upload):
         held.close()
 
 
@@ -251,6 +254,11 @@ _OPERATIONS: dict[type, dict[str, Call]] = {
     Snapshot: _OF_READS,
     Shell: {"execute": _execute, "state": lambda shell: (shell.in_transaction, shell.failed)},
     Changes: {"next": _next_changes, "place": lambda changes: changes.token.commit_ts},
+    Upload: {
+        "open": lambda upload: upload.open(),
+        "add": lambda upload, kind, data: upload.add(kind, data),
+        "load": lambda upload, begun: upload.load(begun),
+    },
 }
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow
 import pytest
 
 import viewtide as vt
+from viewtide import bulk
+from viewtide.spark import writing
+from viewtide.spark.options import options_from
+from viewtide.spark.staging import stage
+from viewtide.spark.writing import ViewtideWriter
 
 from .patience import patiently
 
@@ -46,6 +52,41 @@ def test_a_job_is_one_transaction_or_nothing(spark: SparkSession, db: vt.Databas
     with pytest.raises(Exception, match="no more"):
         failing.write.format("viewtide").mode("append").option("path", str(db_path)).option("table", "t").save()
     assert db.sql("SELECT COUNT(*) AS n FROM t")[0]["n"] == 100
+    assert left_behind(db_path) == []
+    db.close()
+
+
+@pytest.mark.embedded("it looks at the store")
+def test_a_large_job_is_loaded_in_bulk_by_who_has_the_directory_open(
+    db: vt.Database, db_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the driver does at the end of a job: no Spark is needed for it."""
+    monkeypatch.setattr(writing, "BULK_ROWS", 100)
+    monkeypatch.setattr(bulk, "STAGED_ROWS_MIN", 100)
+    options = options_from({"path": str(db_path), "table": "t"})
+
+    def commit() -> None:
+        writer = ViewtideWriter(options)
+        parts = []
+        for part in range(2):
+            ids = range(100 * part, 100 * part + 100)
+            batch = pyarrow.RecordBatch.from_pylist([{"id": n, "g": f"g{n % 2}", "n": 1} for n in ids])
+            parts.append(stage(options, writer._job, str(part), iter([batch])))
+        try:
+            writer.commit(parts)
+        except vt.Error:
+            writer.abort(parts)
+            raise
+
+    commit()
+    with db.snapshot() as snapshot:
+        assert 0 < db._node.engine.ltm.staging.loaded_ts <= snapshot.token.commit_ts  # type: ignore[attr-defined]
+    assert db.view("sums").rows() == [{"g": "g0", "n": 100}, {"g": "g1", "n": 100}]
+    db.view("later").refresh()
+    assert db.view("later").rows() == db.view("sums").rows()
+    with pytest.raises(vt.IntegrityError, match="exists already"):
+        commit()
+    assert db.sql("SELECT COUNT(*) AS n FROM t")[0]["n"] == 200
     assert left_behind(db_path) == []
     db.close()
 
