@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..changetables.algebra import Relation
 from ..changetables.evaluators.choice import COLUMNS, ROWS
@@ -26,6 +27,9 @@ from ..ltm.reading import NEWEST
 from ..ltm.tables import Planned, TableRows, Tables, ViewRows
 from . import on_spark
 from .embedded import Engine
+
+if TYPE_CHECKING:
+    from ..changetables.evaluators.columns import ArrowTable
 
 #: Rows worked on while writers wait: about 2 ms of their time.
 PAGE_ROWS = 500
@@ -249,7 +253,7 @@ def choose(engine: Engine, plan: ViewPlan, evaluator: str | None) -> Chosen:
         rows_count = _count(engine, plan, COUNTED_ROWS_MAX)
         reason = COSTS.choose(rows_count, started).reason if evaluator is None else chosen.reason
         chosen = chosen._replace(reason=reason, rows_count=rows_count)
-    elif chosen.evaluator == ROWS and _count(engine, plan, STORED_ROWS_MIN) >= STORED_ROWS_MIN:
+    elif _count(engine, plan, STORED_ROWS_MIN) >= STORED_ROWS_MIN:
         engine.checkpoint()
     return chosen
 
@@ -286,17 +290,23 @@ def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Genera
         yield from on_spark.contents(plan, on_spark.shown_at(ltm, ltm.tables, at), in_parts)
         return chosen.rows_count
     rows_count = 0
+    of_columns = evaluator if chosen.is_asked else None
     for part, source, table in plan.starts():
-        for page in _pages(engine, ltm.tables.source(table), at, evaluator):
-            yield from _answered(engine, plan.contribute_from(part, source, page, evaluator), at)
+        for page in _pages(engine, ltm.tables.source(table), at, evaluator, in_columns=of_columns != ROWS):
+            if isinstance(page, list):
+                yield from _answered(engine, plan.contribute_from(part, source, page, evaluator), at)
+            else:
+                yield from _answered(engine, plan.contribute_columns(part, source, page, of_columns), at)
             rows_count += len(page)
     return rows_count
 
 
-def _pages(engine: Engine, rows: TableRows | ViewRows, at: int, evaluator: str) -> Iterator[list[Row]]:
+def _pages(
+    engine: Engine, rows: TableRows | ViewRows, at: int, evaluator: str, in_columns: bool
+) -> Iterator[list[Row] | ArrowTable]:
     """What a table or a view shows at a timestamp."""
     ltm = engine.ltm
-    if evaluator == ROWS and isinstance(rows, TableRows) and (pages := ltm.stored_pages(rows, at)) is not None:
+    if isinstance(rows, TableRows) and (pages := ltm.stored_pages(rows, at, in_columns)) is not None:
         return pages
     shown = ltm.shown(rows, *table_range(rows.table.id), at)
     page_rows = COLUMNS_PAGE_ROWS if evaluator == COLUMNS else PAGE_ROWS

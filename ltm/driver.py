@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from ..changetables.errors import DataError, OperationalError
 from ..changetables.keys import prefix_stop, table_range
@@ -63,6 +63,9 @@ from .steps import (
 )
 from .tables import IndexEntries, TableRows, Tables, ViewRows
 from .versions import ABSENT, Horizon, IndexVersions, Noted, NotLoaded, TableVersions, Version
+
+if TYPE_CHECKING:
+    from ..changetables.evaluators.columns import ArrowTable
 
 #: Cells encoded and written while writers wait, at least: about 0.3 ms of their time; and at most.
 SLICE_CELLS_MIN = 100
@@ -778,12 +781,13 @@ class Ltm(Reader):
             moving = versions.keys_between(start, stop)
             stored = self._stored_page(versions, start, stop)
 
-    def stored_pages(self, rows: TableRows, at: int) -> Iterator[list[Row]] | None:
+    def stored_pages(self, rows: TableRows, at: int, in_columns: bool) -> Iterator[list[Row] | ArrowTable] | None:
         """The rows of a table at a pinned timestamp in the order of their keys, some at a time, several times as fast
-        as `scan`; None if the store has not all of them or cannot give them."""
+        as `scan`; None if the store has not all of them or cannot give them. `in_columns`: where they are stored so."""
         if not isinstance(self._store, BulkStore) or self.stored_ts < at:
             return None
-        return rows.pages(self._store.values, *table_range(rows.table.id), at)
+        pages = rows.pages_in_columns if in_columns else rows.pages
+        return pages(self._store.values, *table_range(rows.table.id), at)
 
     def _stored_page(self, versions: TableVersions[T], start: bytes, stop: bytes) -> dict[bytes, Cell | None]:
         """Up to PAGE_CELLS keys of the range that the store has, with their newest version or None: to be read."""

@@ -154,7 +154,7 @@ class BulkStore(Protocol):
 
     def has_staged(self, key: bytes, staged_ts: int) -> bool: ...
 
-    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> tuple[list[bytes], bytes | None]:
+    def values(self, start: bytes, stop: bytes, at: int, limit: int) -> tuple[Sequence[bytes], bytes | None]:
         """What `scan` finds, without tombstones and keys, and faster: the values of about `limit` cells, and where the
         next ones begin, None if there are no more."""
 

@@ -5,13 +5,17 @@
 The bytes at one place of all items are a stride of the buffer, which Python copies in one step. A CRC is affine: it is
 the one of an item of zeros, and for every byte an exclusive or with what this byte at its distance from the end makes,
 256 numbers. So the checksums of all items are added up place by place, too. What is alike in all items is done once.
+Items that are read again are checked in the same way.
 """
 
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
+from operator import lt
 from struct import Struct
 from typing import NamedTuple, TypeAlias, overload
 from zlib import crc32
@@ -19,11 +23,20 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..changetables.schema import Column, Table
+from .fixed import Column as StoredColumn
+from .fixed import FixedValues
+
 #: Wider items are cheaper to join and to check one by one.
 WOVEN_BYTES_MAX = 160
 #: Tables of 1 KiB, one for each distance from the end.
 _TABLES_MAX = WOVEN_BYTES_MAX
 _CRC_BYTES = 4
+_TS_BYTES = 8
+#: The kind of a cell that has a value.
+_VALUE = b"\1"
+#: The CRC of anything that ends with its own CRC.
+_RESIDUE = crc32(bytes(_CRC_BYTES)).to_bytes(_CRC_BYTES, "little")
 
 
 class Fixed(NamedTuple):
@@ -31,6 +44,21 @@ class Fixed(NamedTuple):
 
     data: bytes
     width: int
+
+
+#: Of the columns that stored rows can be read into, and of numbers in arrays.
+_TYPES = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": pa.string()}
+_OF_CODES = {
+    "B": pa.uint8(),
+    "H": pa.uint16(),
+    "I": pa.uint32(),
+    "Q": pa.uint64(),
+    "b": pa.int8(),
+    "h": pa.int16(),
+    "i": pa.int32(),
+    "q": pa.int64(),
+    "d": pa.float64(),
+}
 
 
 #: What all items have alike, or a column.
@@ -117,3 +145,67 @@ def _made_by(distance: int) -> pa.Array:
     rest = bytes(distance)
     nothing = crc32(b"\0" + rest)
     return pa.array([crc32(bytes([byte]) + rest) ^ nothing for byte in range(256)], pa.uint32())
+
+
+class Gathered:
+    """Cells in the order of their keys, as long as they are alike: of one width, written at one time, with a value.
+    They are joined piece by piece, while what was made of them is in the processor's cache."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._key_bytes = self._value_bytes = 0
+        self.count = 0
+        #: The last key, and the (inverted) timestamp of all.
+        self.last = self.written = b""
+
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
+        """False: they are not taken, because something about them is different."""
+        if not self.count:
+            self._key_bytes, self._value_bytes = len(keys[0]), len(values[0])
+            self.written = keys[0][-_TS_BYTES:]
+        key_bytes, value_bytes = self._key_bytes, self._value_bytes
+        if {key_bytes} != set(map(len, keys)) or {value_bytes} != set(map(len, values)):
+            return False
+        if keys[0] <= self.last or not all(map(lt, keys, islice(keys, 1, None))):
+            return False
+        joined, bodies = b"".join(keys), b"".join(values)
+        for place in range(-_TS_BYTES, 0):
+            if joined[key_bytes + place :: key_bytes] != self.written[place:][:1] * len(keys):
+                return False
+        if bodies[value_bytes - _CRC_BYTES - 1 :: value_bytes] != _VALUE * len(keys):
+            return False
+        self._keys.append(joined)
+        self._values.append(bodies)
+        self.count += len(keys)
+        self.last = keys[-1]
+        return key_bytes + value_bytes <= WOVEN_BYTES_MAX
+
+    def checked(self) -> FixedValues | None:
+        """The values; None: a checksum is wrong."""
+        data = b"".join(self._values)
+        pieces = [Fixed(b"".join(self._keys), self._key_bytes), Fixed(data, self._value_bytes)]
+        if _sums(*_places(pieces, self.count), self.count) != _RESIDUE * self.count:
+            return None
+        return FixedValues(data, self._value_bytes, self._value_bytes - _CRC_BYTES - 1)
+
+
+def arrow_table(values: FixedValues, table: Table) -> pa.Table | None:
+    """Stored rows as the columns of their table; None: that is not how they are stored."""
+    found = values.columns()
+    if found is None or len(found) != len(table.columns):
+        return None
+    arrays = [_arrow_column(values, column) for values, column in zip(found, table.columns, strict=True)]
+    if any(each is None for each in arrays):
+        return None
+    return pa.table(arrays, names=[column.name for column in table.columns])
+
+
+def _arrow_column(values: StoredColumn, column: Column) -> pa.Array | None:
+    type_ = _TYPES.get(column.type.kind)
+    if type_ is None:
+        return None
+    if not isinstance(values, array):
+        return pa.array(values, type_)
+    made = pa.Array.from_buffers(_OF_CODES[values.typecode], len(values), [None, pa.py_buffer(values)])
+    return made.cast(type_)

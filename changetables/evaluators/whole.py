@@ -5,7 +5,8 @@ ready first, by what was measured in this process.
     Spark   start of the session, unless there is one, + a job + rows x us
 
 Until something was measured, guesses stand for it. Spark is only asked about where it is installed and there is much to
-do: a session is never started for small work. The columns evaluator is not asked: what is stored is read row by row.
+do: a session is never started for small work. `rows` are also columns, where the plan has measured that they cost less
+and rows are stored so that they can be read by columns (`ltm/fixed.py`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ LAST_WEIGHT = 0.5
 
 
 class Chosen(NamedTuple):
-    """`rows_count`: how many rows there are to go through, as far as somebody counted."""
+    """`rows_count`: how many rows there are to go through, as far as somebody counted. `is_asked`: a user wants it so;
+    else `rows` leaves it to the plan what becomes of rows that are stored in columns."""
 
     evaluator: str
     reason: str
     rows_count: int = 0
+    is_asked: bool = False
 
 
 #: Where there is nothing to choose from.
@@ -110,4 +113,4 @@ def forced(evaluator: str) -> Chosen:
         require_columns()
     if evaluator == SPARK:
         require_spark()
-    return Chosen(evaluator, "asked for")
+    return Chosen(evaluator, "asked for", is_asked=True)

@@ -39,17 +39,41 @@ def all_values(store: LmdbStore, start: bytes, stop: bytes, at: int, limit: int)
 
 keys = st.integers(0, 12).map(lambda number: TABLE + bytes([number, 7]))
 cells = st.lists(
-    st.builds(Cell, keys, st.integers(1, 12), st.none() | st.binary(max_size=3)),
+    # Many are alike.
+    st.builds(Cell, keys, st.just(3) | st.integers(1, 12), st.just(b"ab") | st.none() | st.binary(max_size=3)),
     max_size=60,
     unique_by=lambda cell: (cell.key, cell.commit_ts),
 )
 
 
-@given(cells, keys, keys, st.integers(0, 14), st.integers(1, 9), st.none() | st.integers(5, 20), st.integers(1, 20))
+@given(
+    cells,
+    keys,
+    keys,
+    st.integers(0, 14),
+    st.integers(1, 9),
+    st.none() | st.integers(5, 20),
+    st.integers(1, 20),
+    st.sampled_from((1, 3, 500)),
+)
 def test_values_are_what_a_scan_finds(
-    cells: list[Cell], start: bytes, stop: bytes, at: int, limit: int, counts_as: int | None, bytes_max: int
+    cells: list[Cell],
+    start: bytes,
+    stop: bytes,
+    at: int,
+    limit: int,
+    counts_as: int | None,
+    bytes_max: int,
+    alike_min: int,
 ) -> None:
-    bounds = mock.patch.multiple(lmdb, PIECE_CELLS=2, PAGE_BYTES_MAX=bytes_max)
+    bounds = mock.patch.multiple(
+        lmdb,
+        PIECE_CELLS=2,
+        PAGE_BYTES_MAX=bytes_max,
+        ALIKE_CELLS_MIN=alike_min,
+        ALIKE_PIECE_CELLS=2,
+        ALIKE_FIRST_CELLS=1,
+    )
     with TemporaryDirectory() as folder, bounds:
         store = filled(Path(folder) / "store", cells, counts_as)
         scanned = [cell.value for cell in store.scan(start, stop, at, 1_000) if cell.value is not None]
@@ -74,7 +98,10 @@ def test_a_page_of_long_values_is_short_and_ends_with_its_range(tmp_path: Path) 
     store.close()
 
 
-def test_a_damaged_cell_of_a_page_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("alike_min", [2, 500])
+def test_a_damaged_cell_of_a_page_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike_min: int) -> None:
+    monkeypatch.setattr(lmdb, "ALIKE_CELLS_MIN", alike_min)
+    monkeypatch.setattr(lmdb, "ALIKE_FIRST_CELLS", 2)
     store = filled(tmp_path / "store", [Cell(TABLE + bytes([n]), 3, b"value %d" % n) for n in range(20)])
     store.close()
     file = tmp_path / "store" / "data.mdb"
@@ -83,5 +110,5 @@ def test_a_damaged_cell_of_a_page_is_named(tmp_path: Path) -> None:
     file.write_bytes(data.replace(b"value 13", b"value_13"))
     store = LmdbStore(tmp_path / "store")
     with pytest.raises(OperationalError, match=(TABLE + bytes([13])).hex()):
-        store.values(TABLE, TABLE + b"\xff", 3, 100)
+        all_values(store, TABLE, TABLE + b"\xff", 3, 100)
     store.close()
