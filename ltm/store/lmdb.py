@@ -24,6 +24,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from itertools import chain, islice
 from operator import itemgetter, lt
 from pathlib import Path
@@ -420,7 +421,7 @@ class LmdbStore:
             if not self._seek_key(reader.cells, start):
                 return [], None
             visible = self._visible(start[:_TABLE_BYTES], at)
-            if limit >= ALIKE_CELLS_MIN and has_columns():
+            if limit >= ALIKE_CELLS_MIN and _has_arrow():
                 alike = _alike(reader.cells.iternext(), stop, limit, visible)
                 if alike is not None:
                     return alike
@@ -731,6 +732,12 @@ class LmdbSnapshot(LmdbStore):
 def _decode(key: bytes, cell_key: bytes, stored: bytes) -> Cell:
     """A scan spends a third of its time here, so the lengths are written as numbers and Cell.__new__ is passed by."""
     return _make_tuple(Cell, (key, _TS_MAX - _unpack_from(cell_key, -8)[0], stored[:-5] if stored[-5] else None))
+
+
+@cache
+def _has_arrow() -> bool:
+    """It is looked for once: a library that is missing is looked for in every folder."""
+    return has_columns()
 
 
 def _alike(
