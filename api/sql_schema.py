@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .changetables.errors import IntegrityError, ProgrammingError
+from .changetables.errors import IntegrityError, InterfaceError, ProgrammingError
 from .changetables.keys import table_range
 from .changetables.rows import coerce, to_api
 from .changetables.schema import Column, Index, Table, Unique
@@ -23,11 +23,13 @@ from .changetables.statements import (
     DropTable,
     DropView,
     Name,
+    Option,
     RefreshView,
     SchemaStatement,
 )
 from .changetables.types import Row as Values
 from .changetables.types import Value
+from .freshness import refresh_text
 from .ltm.catalog import Catalog
 from .ltm.reading import NEWEST
 from .names import nearest
@@ -58,8 +60,9 @@ def change_schema(database: Database, statement: SchemaStatement) -> None:
             _create_view(database, statement)
         case AlterView():
             if not (statement.if_exists and statement.name.text not in database.views()):
+                refresh = _refresh_text(statement.refresh)
                 with _placed(statement.name):
-                    database.view(statement.name.text).set_refresh(statement.refresh)
+                    database.view(statement.name.text).set_refresh(refresh)
         case RefreshView():
             with _placed(statement.name):
                 database.view(statement.name.text).refresh()
@@ -67,7 +70,7 @@ def change_schema(database: Database, statement: SchemaStatement) -> None:
             _drop_views(database, statement)
 
 
-def _wrong(message: str, name: Name, hint: str = "") -> ProgrammingError:
+def _wrong(message: str, name: Name | Option, hint: str = "") -> ProgrammingError:
     return ProgrammingError(f"{message} at line {name.place[0]}, column {name.place[1]}", hint=hint)
 
 
@@ -339,12 +342,19 @@ def _create_view(database: Database, statement: CreateView) -> None:
         database.create_view(
             name,
             statement.query.text,
-            refresh="sync" if statement.refresh is None else statement.refresh,
+            refresh="sync" if statement.refresh is None else _refresh_text(statement.refresh),
             layout=statement.layout or "global",
             group=statement.group or "",
             backlog_rows=statement.backlog_rows or 0,
             backlog_bytes=statement.backlog_bytes or 0,
         )
+
+
+def _refresh_text(option: Option) -> str:
+    try:
+        return refresh_text(option.text)
+    except InterfaceError as error:  # here it is the text that is wrong, not the call
+        raise _wrong(error.message, option, error.hint) from None
 
 
 def _drop_views(database: Database, statement: DropView) -> None:

@@ -199,13 +199,21 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """The value of an option of a view."""
+
+    text: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class CreateView:
     """`query.text` is what defines the view. Options are None where the text does not say."""
 
     place: Place
     name: Name
     query: Fragment
-    refresh: str | None
+    refresh: Option | None
     layout: str | None
     if_not_exists: bool
     group: str | None = None
@@ -217,7 +225,7 @@ class CreateView:
 class AlterView:
     place: Place
     name: Name
-    refresh: str
+    refresh: Option
     if_exists: bool
 
 

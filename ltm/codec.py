@@ -163,6 +163,7 @@ def unpack_row(data: bytes) -> Row:
 
 def with_one_nan(row: Row) -> Row:
     """Decoding makes a new object of every NaN; the engine knows only one (types.NAN)."""
-    if any(value != value for value in row):
-        return tuple(NAN if value.__class__ is float and value != value else value for value in row)
+    for value in row:  # written out: every row with a float that is read from the store or the log comes through here
+        if value != value:
+            return tuple([NAN if value.__class__ is float and value != value else value for value in row])
     return row

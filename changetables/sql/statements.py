@@ -36,6 +36,7 @@ from ..statements import (
     Item,
     Name,
     OnConflict,
+    Option,
     Place,
     RefreshView,
     Rollback,
@@ -459,16 +460,15 @@ def _create_view(words: Words, place: Place) -> CreateView:
     words.drop_last("WITH", "DATA")
     _refuse_writes_in_with(words)
     query = words.query()
-    texts = [options.get(option) for option in ("refresh", "layout", "group")]
-    counts = [options.get(option) for option in _COUNTED_OPTIONS]
-    refresh, layout, group = texts
-    rows, size = (None if count is None else int(count) for count in counts)
+    texts = {name: option.text for name, option in options.items()}
+    rows, size = (int(texts[option]) if option in texts else None for option in _COUNTED_OPTIONS)
+    refresh, layout, group = options.get("refresh"), texts.get("layout"), texts.get("group")
     return CreateView(place, name, query, refresh, layout, if_not_exists, group, rows, size)
 
 
-def _options(words: Words, known: tuple[str, ...]) -> dict[str, str]:
+def _options(words: Words, known: tuple[str, ...]) -> dict[str, Option]:
     """(refresh = '500ms', layout = 'local')"""
-    options: dict[str, str] = {}
+    options: dict[str, Option] = {}
     words.expect("(")
     while True:
         name = words.label()
@@ -485,13 +485,13 @@ def _options(words: Words, known: tuple[str, ...]) -> dict[str, str]:
     return options
 
 
-def _option(words: Words, name: str) -> str:
+def _option(words: Words, name: str) -> Option:
     place, value = words.place, words.text_value()
     if name in _COUNTED_OPTIONS and not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
         raise words.source.wrong(f"{value[:40]!r} is no whole number of at most {_DIGITS_MAX} digits", place)
     if name == "layout" and value not in LAYOUTS:
         raise words.source.wrong(f"unknown layout {value!r}", place, hint=f"use {' or '.join(LAYOUTS)}")
-    return value
+    return Option(value, place)
 
 
 def _alter_view(words: Words, place: Place) -> AlterView:

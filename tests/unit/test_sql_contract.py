@@ -100,6 +100,23 @@ def test_a_view_shows_equal_numbers_as_the_first_was_written(db: vt.Database) ->
     assert highest.verify().ok
 
 
+# --- options of views ---
+
+
+@pytest.mark.parametrize("way", ["soon", "-5ms", "target_lag", "5 parsecs"])
+def test_a_wrong_way_to_refresh_is_a_wrong_text(db: vt.Database, way: str) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    db.create_view("v", "SELECT a FROM t")
+    for text, place in (
+        (f"CREATE MATERIALIZED VIEW w WITH (refresh = '{way}') AS SELECT a FROM t", "line 1, column 44"),
+        (f"ALTER MATERIALIZED VIEW v\nSET (refresh = '{way}')", "line 2, column 16"),
+    ):
+        with pytest.raises(vt.ProgrammingError, match=place) as caught:
+            db.sql(text)
+        assert caught.value.hint
+    assert db.views() == ["v"] and db.view("v").status().mode == "sync"
+
+
 # --- ON CONFLICT ---
 
 

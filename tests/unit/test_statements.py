@@ -31,6 +31,7 @@ from viewtide.changetables.statements import (
     Fragment,
     Insert,
     Name,
+    Option,
     RefreshView,
     Rollback,
     Savepoint,
@@ -276,7 +277,8 @@ def test_create_materialized_view_with_options() -> None:
         "  SELECT a, 'x;' FROM t WITH DATA"
     )
     assert isinstance(view, CreateView)
-    assert (view.name.text, view.refresh, view.layout, view.if_not_exists) == ("v", "500ms", "local", True)
+    assert (view.name.text, view.layout, view.if_not_exists) == ("v", "local", True)
+    assert view.refresh == Option("500ms", (1, 58))
     assert view.query.text == "SELECT a, 'x;' FROM t"
     assert view.query.place == (2, 3)
 
@@ -292,7 +294,8 @@ def test_create_materialized_view_without_options() -> None:
 def test_alter_materialized_view(written: str) -> None:
     view = one(f"ALTER MATERIALIZED VIEW IF EXISTS v SET (refresh = {written})")
     assert isinstance(view, AlterView)
-    assert (view.name.text, view.refresh, view.if_exists) == ("v", "sync", True)
+    assert (view.name.text, view.if_exists) == ("v", True)
+    assert view.refresh == Option("sync", (1, 52))
 
 
 def test_refresh_materialized_view() -> None:
