@@ -484,7 +484,12 @@ class Reads:
         return self._stored(rows, key)
 
     def _view_rows(self, rows: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
+        """What a view stores in a range, which counts as read."""
         self._read_all(rows, start, stop)
+        return self._view_states(rows, start, stop)
+
+    def _view_states(self, rows: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
+        """As `_view_rows`, one after the other; how far it was read is the caller's to say."""
         return self._ltm.states(rows, start, stop, self._at(rows))
 
     def _view_own(self) -> OwnRows:
@@ -631,6 +636,8 @@ class ViewReads:
             return []
         if plan.kept.kind == "ordered":
             return list(itertools.islice((row for key, row in self._top() if low <= key < high), limit))
+        if limit is not None and not plan.always and max(len(low), len(high)) <= VIEW_PREFIX_BYTES_WHOLE:
+            return [row for _, row in self._first(low, high, limit)]
         stored: Iterable[tuple[bytes, Values | None]]
         if max(len(low), len(high)) > VIEW_PREFIX_BYTES_WHOLE:
             cut_low, cut_high = low[:VIEW_PREFIX_BYTES_WHOLE], prefix_stop(high[:VIEW_PREFIX_BYTES_WHOLE])
@@ -668,10 +675,20 @@ class ViewReads:
 
     def _top(self) -> Iterator[tuple[bytes, Values]]:
         """The first rows of a view that is kept in order."""
-        kept = self._rows.plan.kept
-        last = None if kept.limit is None else kept.offset + kept.limit
-        stored = self._reads._view_rows(self._rows, *table_range(self._rows.view.id))
-        return itertools.islice(self._shown(stored), kept.offset, last)
+        kept, whole = self._rows.plan.kept, table_range(self._rows.view.id)
+        if kept.limit is not None:
+            return iter(self._first(*whole, kept.offset + kept.limit)[kept.offset :])
+        return itertools.islice(self._shown(self._reads._view_rows(self._rows, *whole)), kept.offset, None)
+
+    def _first(self, low: bytes, high: bytes, count: int) -> list[tuple[bytes, Values]]:
+        """The first rows that are shown between two bounds, at most so many: only what was seen was read."""
+        stored = self._reads._view_states(self._rows, low, high)
+        found = list(itertools.islice(self._shown(stored), count))
+        if found and len(found) == count:
+            # Keys that are long were cut: what begins alike may stand in any order behind it.
+            high = min(high, prefix_stop(found[-1][0][:VIEW_PREFIX_BYTES_WHOLE]))
+        self._reads._read_all(self._rows, low, high)
+        return found
 
 
 def whole_view(node: OpenNode, name: str) -> Result | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from threading import get_ident
 from types import TracebackType
@@ -12,7 +13,7 @@ from .changetables.plan import Contribution
 from .changetables.types import Row as Values
 from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request, check_table
 from .coordinator.transaction import Transaction as Machine
-from .ltm.reading import in_order
+from .ltm.reading import order_of
 from .ltm.tables import TableRows, Tables, ViewRows
 from .reads import NO_KEY, NO_ROWS, OwnRows, Reads, ViewReads, one_key, readers
 from .row_ids import row_ids_of
@@ -356,20 +357,20 @@ class Transaction(Reads):
         contribution = self._contributions(rows).get(key)
         return stored if contribution is None else rows.plan.refresh(stored, contribution)
 
-    def _view_rows(self, rows: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
-        stored = super()._view_rows(rows, start, stop)
-        contributions = self._contributions(rows)
+    def _view_states(self, rows: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Values]]:
+        stored = super()._view_states(rows, start, stop)
+        contributions = {key: each for key, each in self._contributions(rows).items() if start <= key < stop}
         if not contributions:
             return stored
-        found = dict(stored)
-        for key, contribution in contributions.items():
-            if start <= key < stop:
-                row = rows.plan.refresh(found.get(key), contribution)
-                if row is None:
-                    found.pop(key, None)
-                else:
-                    found[key] = row
-        return iter(in_order(found, rows.plan))
+        at, versions = self._at(rows), rows.versions
+        self._ltm.fetch(versions, list(contributions), at)
+        own = {
+            key: rows.plan.refresh(self._ltm.read(versions, key, at), contribution)
+            for key, contribution in contributions.items()
+        }
+        order = order_of(rows.plan)
+        mine = sorted(((key, row) for key, row in own.items() if row is not None), key=order)
+        return heapq.merge((item for item in stored if item[0] not in own), mine, key=order)
 
     def _view_own(self) -> OwnRows:
         self._propagated()

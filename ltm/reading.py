@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, TypeVar, cast
 
@@ -276,12 +276,12 @@ class Reader:
         return sum(counts) / len(counts) if counts else None
 
 
-def in_order(states: Mapping[bytes, Row], plan: ViewPlan) -> list[tuple[bytes, Row]]:
-    """The stored rows of a view by their keys, those of an ordered view by the whole ones."""
+def order_of(plan: ViewPlan) -> Callable[[tuple[bytes, Row]], bytes]:
+    """What the stored rows of a view are ordered by: their keys, those of an ordered view by the whole ones."""
     if plan.kept.kind != "ordered":
-        return sorted(states.items())
+        return lambda item: item[0]
     key_count = len(plan.key_columns)
-    return sorted(states.items(), key=lambda item: plan.keys.encode(item[1][:key_count]))
+    return lambda item: plan.keys.encode(item[1][:key_count])
 
 
 def _in_whole_order(stored: Iterator[tuple[bytes, Row]], plan: ViewPlan) -> Iterator[tuple[bytes, Row]]:

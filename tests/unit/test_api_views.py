@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -108,6 +108,49 @@ def test_columns_that_a_grouped_primary_key_determines_are_no_part_of_the_key_th
         assert view.get(1).name == "eve" and view.verify().ok
         db.run(lambda tx: tx.insert("orders", [{"id": n, "person": 1, "cost": n} for n in (10, 11)]))
         assert view.get(1) is None
+
+
+def test_a_transaction_reads_no_more_of_a_view_than_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with vt.connect("memory:") as db:
+        db.create_table("players", {"id": int, "team": int, "points": int}, key="id")
+        db.run(lambda tx: tx.insert("players", [{"id": n, "team": n, "points": 10 * n} for n in range(300)]))
+        db.create_view("best", "SELECT id, points FROM players ORDER BY points DESC LIMIT 2")
+        db.create_view("teams", "SELECT team, SUM(points) AS points FROM players GROUP BY team")
+        ltm, seen = db._node.engine.ltm, []
+        states = ltm.states
+
+        def counted(*args: Any) -> Iterator[Any]:
+            for item in states(*args):
+                seen.append(item)
+                yield item
+
+        monkeypatch.setattr(ltm, "states", counted)
+
+        def best_after(other: Callable[[vt.Transaction], object]) -> list[object]:
+            with db.transaction() as tx:
+                tx.update("players", 298, {"points": 2985})  # it was the second, and is the second again
+                tx.delete("players", 299)
+                tx.insert("players", {"id": 1000, "team": 1000, "points": 2975})
+                best = [row.id for row in tx.view("best").rows()]
+                assert [row.team for row in tx.view("teams").scan(limit=2)] == [0, 1]
+                assert tx.view("teams").get(1000).points == 2975
+                db.run(other)
+            return best
+
+        def insert(points: int) -> Callable[[vt.Transaction], object]:
+            return lambda tx: tx.insert("players", {"id": 2000 + points, "team": 2000 + points, "points": points})
+
+        assert best_after(insert(2974)) == [298, 1000]  # below them: nothing that was read has changed
+        assert len(seen) < 15
+        db.run(lambda tx: tx.delete("players", 1000))
+        db.run(lambda tx: tx.upsert("players", {"id": 299, "team": 299, "points": 2990}))
+        with pytest.raises(vt.TransactionConflict):
+            best_after(insert(2980))
+        db.run(lambda tx: tx.sql("DELETE FROM players WHERE id <> 298"))
+        with pytest.raises(vt.TransactionConflict), db.transaction() as tx:
+            assert tx.view("best").rows().rowcount == 1  # there is no second one
+            db.run(insert(0))
+            tx.update("players", 298, {"points": 1})
 
 
 def test_a_null_group_is_a_group(db: vt.Database) -> None:
