@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from .changetables.algebra import Distinct, Filter, Group, Join, Project, Relation, Scan, Semi, SetOp, Top, scans
-from .changetables.errors import DataError, InternalError, ProgrammingError
+from .changetables.errors import DataError, InterfaceError, InternalError, ProgrammingError
 from .changetables.expressions import Call, ColumnRef, Expression, Literal
 from .changetables.keys import VIEW_PREFIX_BYTES_WHOLE, prefix_stop, table_range
 from .changetables.rows import coerce
@@ -268,7 +268,9 @@ def _rank(value: Value) -> tuple[int, object]:
 
 
 def started(relation: Relation, start: Mapping[str, object], tables: Mapping[str, Table]) -> Relation:
-    """The relation over those rows of one table only that have the given values: {"alias.column": value}."""
+    """As if WHERE named rows of one table by their values, {"alias.column": value}: what comes from them."""
+    if not isinstance(start, Mapping):
+        raise InterfaceError(f"start takes a mapping, not {type(start).__name__}", hint='like {"alias.column": value}')
     found = list(scans(relation))
     aliases = list(dict.fromkeys(scan.alias for scan in found))
     parts = {name: name.partition(".") for name in start}
@@ -298,12 +300,20 @@ def _equality(scan: Scan, table: Table, name: str, value: object) -> Expression:
 
 
 def _replaced(relation: Relation, change: Callable[[Scan], Relation]) -> Relation:
-    """The tree with every use of a table changed."""
+    """The tree with every use of a table changed. Its rows are those that the result comes from, so an outer join makes
+    none without them."""
     match relation:
         case Scan():
             return change(relation)
         case Join() | Semi() | SetOp():
             left, right = _replaced(relation.left, change), _replaced(relation.right, change)
+            if isinstance(relation, Join):
+                kind = relation.kind
+                if left != relation.left:
+                    kind = {"right": "inner", "full": "left"}.get(kind, kind)
+                if right != relation.right:
+                    kind = {"left": "inner", "full": "right"}.get(kind, kind)
+                return replace(relation, kind=kind, left=left, right=right)
             return replace(relation, left=left, right=right)
         case Filter() | Project() | Group() | Distinct() | Top():
             return replace(relation, input=_replaced(relation.input, change))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -94,6 +95,26 @@ def test_a_join_with_groups(db: vt.Database) -> None:
     with db.snapshot() as snapshot:
         assert snapshot.join(total) == [{"n": 13, "cost": 66}]
         assert snapshot.join(total, start={"e.id": 1000}) == [{"n": 0, "cost": None}]
+
+
+def test_an_outer_join_from_some_rows_has_what_comes_from_them() -> None:
+    """As if WHERE named them, whichever side they are on."""
+    kinds = ("inner", "left", "right", "full")
+    outputs = {"a": "a.id", "b": "b.id", "c": "c.id"}
+    tables = [vt.JoinTable(name) for name in "abc"]
+    with vt.connect("memory:") as db, db.transaction() as tx:
+        db.create_table("a", {"id": int, "b": int}, key="id", indexes=["b"])
+        db.create_table("b", {"id": int, "c": int}, key="id", indexes=["c"])
+        db.create_table("c", {"id": int}, key="id")
+        tx.insert("a", [{"id": n, "b": n % 3} for n in range(5)])
+        tx.insert("b", [{"id": n, "c": n} for n in range(2, 5)])
+        tx.insert("c", [{"id": n} for n in range(3, 6)])
+        for first, second in itertools.product(kinds, kinds):
+            edges = [vt.JoinEdge("a.b", "b.id", kind=first), vt.JoinEdge("b.c", "c.id", kind=second)]
+            for column, value in itertools.product(outputs.values(), (2, 3)):
+                found = tx.join(vt.query(*tables, on=edges, select=outputs), start={column: value})
+                named = tx.join(vt.query(*tables, on=edges, select=outputs, where=f"{column} = {value}"))
+                assert sorted(map(repr, found)) == sorted(map(repr, named)), (first, second, column, value)
 
 
 def test_a_join_is_at_the_snapshot(db: vt.Database) -> None:
