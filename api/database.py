@@ -344,8 +344,8 @@ class Database:
         """Register a view by SQL or by the builder; its contents are computed while writers go on.
 
         `key` names outputs that the rows are kept under instead of the keys of their tables: `get` then finds the first
-        row with these values, and scans go in their order. `layout="local"` keeps one partial row per LTM, summed at
-        read; with one LTM that is the same.
+        row with these values, and scans go in their order. `layout="local"` asks for one partial row per LTM,
+        summed at read; what is read is the same, and so far one row is kept in either case.
 
         `refresh`: "sync", an interval such as "500ms", "manual", or `vt.target_lag("2s")`. Deferred views with the same
         `group` are always at one watermark. One that is more than `backlog_rows` changed rows or `backlog_bytes` of the
