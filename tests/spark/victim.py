@@ -31,7 +31,7 @@ from viewtide.ltm.driver import Ltm
 
 READING, WRITING, BEFORE_PUBLISH = STAGES = ("reading", "writing", "before publish")
 #: How long anybody here waits to be killed, or for a job to come so far.
-WAIT_S = 120.0
+WAIT_S = 600.0
 
 #: A writer leaves room for Spark.
 WRITE_S = 0.01
