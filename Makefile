@@ -76,7 +76,8 @@ soak: $(DEV_STAMP) $(POSTGRES_STAMP) $(JAVA_STAMP) ## all tests with many more e
 
 simulate: $(DEV_STAMP) ## thousands of seeds in the simulator; stopped, it goes on where it was
 	mkdir -p build/soak
-	for run in commit-long:7000 commit:2000 cluster:1000 views:1000 views-cluster:500 stored:500 stored-views:300; do \
+	for run in commit-long:7000 commit:2000 cluster:1000 views:1000 views-cluster:500 stored:500 stored-views:300 \
+		catalog:300; do \
 		$(BIN)/python -m tests.sim --scenario "$${run%:*}" --seeds "$${run#*:}" --first 100000 --jobs 2 \
 			--progress "build/soak/$${run%:*}.json"; done
 

@@ -28,7 +28,7 @@ SYNC, DEFERRED = "by_branch", "late"
 #: Between two looks of the auditor: the machine is for the cluster.
 LOOK_S = 0.2
 #: Between two transactions of a writer, for the same reason.
-THINK_S = 0.02
+THINK_S = 0.05
 JOIN_S_MAX = 60.0
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.sim import catalog, runner
 from tests.sim.scenario import Scenario, run_seed
 from tests.sim.scenarios import SCENARIOS
 
 #: Seeds of the drawn scenario, and of each directed one.
-SEEDS = 16
-SEEDS_DIRECTED = 1
+SEEDS = 8
+SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_FAST = 2
 
 #: Of the protocol: timestamps, holds, votes, catalogs, deferred views.

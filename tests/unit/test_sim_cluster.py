@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.sim import cluster, runner
 from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenario, and of each directed one.
 SEEDS = 60
-SEEDS_DIRECTED = 3
+SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_FAST = 4
 
 

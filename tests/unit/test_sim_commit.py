@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.sim import commit, runner
 from tests.sim.liveness_checkers import Orphans, in_doubt_p99_ms
 from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenario, and of each directed one.
 SEEDS = 340
-SEEDS_DIRECTED = 3
+SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_ORPHANS = 100
 SEEDS_FAST = 4
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.sim import runner, stored
 from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenarios, and of each directed one.
 SEEDS = 30
-SEEDS_CRASHES = 24
-SEEDS_DIRECTED = 3
+#: (After 9 of them each point was hit 20 times.)
+SEEDS_CRASHES = 200 if SOAK else 14
+SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_FAST = 2
 #: Those that went wrong once: a view manager asked a process that did not answer for the log any more; the last commits
 #: before everybody went quiet stayed in the log of a former life; the first rows of a range were counted before a

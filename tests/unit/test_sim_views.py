@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.sim import runner, views, views_cluster
 from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenarios, and of each directed one.
 SEEDS = 100
-SEEDS_CRASHES = 40
+#: (After 13 of them each point was hit 20 times.)
+SEEDS_CRASHES = 200 if SOAK else 20
 SEEDS_CLUSTER = 40
-SEEDS_DIRECTED = 3
+SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_FAST = 3
 
 
