@@ -24,7 +24,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from hashlib import blake2b
 from typing import Protocol, TypeAlias, TypeGuard, cast
 
@@ -884,9 +884,10 @@ def canonical(relation: Relation) -> Relation:
 def _unnamed(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(map(_unnamed, value))
-    if isinstance(value, Type | Literal) or not dataclasses.is_dataclass(value):
+    kind = type(value)
+    if kind is Type or kind is Literal or not dataclasses.is_dataclass(kind):
         return value
-    changes = {each.name: _unnamed(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    changes = {name: _unnamed(getattr(value, name)) for name in _names_of(kind)}
     if isinstance(value, Field | Output | ColumnRef):
         changes["name"] = ""
     elif isinstance(value, Scan):
@@ -895,4 +896,10 @@ def _unnamed(value: object) -> object:
         changes["place"] = None
     elif isinstance(value, Group):
         changes.update(names=("",) * len(value.names), determined=0)
-    return replace(value, **changes)  # type: ignore[type-var]  # a dataclass, as tested above
+    return kind(**changes)
+
+
+@cache
+def _names_of(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass: asking for them anew would take most of the time."""
+    return tuple(each.name for each in dataclasses.fields(kind))

@@ -78,6 +78,7 @@ _CLASSES: Mapping[str, type] = {
     "Unique": Unique,
     "Check": Check,
 }
+_FIELDS = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in _CLASSES.values()}
 _LEAVES = (bool, int, float, str, bytes, Decimal, datetime.date, datetime.datetime)
 
 
@@ -103,11 +104,12 @@ def _plain(value: object) -> Plain:
     if value is None or isinstance(value, _LEAVES):
         return value
     if isinstance(value, tuple):
-        return [_TUPLE, *(_plain(item) for item in value)]
-    name = type(value).__name__
-    if _CLASSES.get(name) is not type(value) or not dataclasses.is_dataclass(value):
-        raise InternalError(f"{name} is not a part of relations and tables")
-    return [name, *(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))]
+        return [_TUPLE, *map(_plain, value)]
+    kind = type(value)
+    names = _FIELDS.get(kind)
+    if names is None:
+        raise InternalError(f"{kind.__name__} is not a part of relations and tables")
+    return [kind.__name__, *[_plain(getattr(value, name)) for name in names]]
 
 
 def _read(plain: object, expected: type[_T]) -> _T:

@@ -17,9 +17,9 @@ from ..changetables.algebra import Relation
 from ..changetables.evaluators.choice import COLUMNS, ROWS
 from ..changetables.evaluators.spark_session import has_session, has_spark, spark_session
 from ..changetables.evaluators.whole import COSTS, COUNTED_ROWS_MAX, ROWS_ALONE, SPARK, SPARK_ROWS_MIN, Chosen, forced
-from ..changetables.keeping import keep
+from ..changetables.keeping import Kept, keep
 from ..changetables.keys import table_range
-from ..changetables.plan import Asking, Contribution, ViewPlan, compile_view, needed_indexes
+from ..changetables.plan import Asking, Contribution, ViewPlan, needed_indexes
 from ..changetables.schema import Index
 from ..changetables.types import Row
 from ..ltm.catalog import Catalog, View
@@ -132,19 +132,23 @@ class _NotEmpty(Exception):
 def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
     """Over empty tables there is nothing to compute: everything is made in one change. False: there is something."""
 
-    def add(catalog: Catalog, ts: int) -> Catalog:
+    def add(_: Catalog, ts: int) -> Tables:
         tables = engine.ltm.tables
         for view in views:
-            tables = _with_indexes(engine, tables, view)
-            plan = compile_view(view.name, 0, view.relation, Planned(tables))
+            kept = keep(view.relation, Planned(tables))
+            if not all(is_empty(engine, name) for name in kept.reads):
+                raise _NotEmpty
+            tables = _with_indexes(engine, tables, kept)
+            needs = needed_indexes(kept, {source: tables.table(source) for source in kept.sources})
+            catalog = tables.catalog
+            made = replace(view, id=catalog.next_id, reads=kept.reads, ready_ts=ts, needs=needs)
+            tables = Tables(catalog.with_view(made), engine.ltm.horizon, tables)
+            plan = tables.views[view.name].plan
             # Aggregates without GROUP BY show a row over nothing, which whoever is made from them has to be told.
             shows = plan.always and (plan.fallible or view is not views[-1])
-            if plan.has_constants or shows or not all_empty(engine, plan):
+            if plan.has_constants or shows:
                 raise _NotEmpty
-            catalog = tables.catalog
-            made = replace(view, id=catalog.next_id, reads=plan.reads, ready_ts=ts, needs=plan.needed_indexes)
-            tables = Tables(catalog.with_view(made), engine.ltm.horizon, tables)
-        return tables.catalog
+        return tables
 
     try:
         engine.change_catalog_at(add)
@@ -153,14 +157,11 @@ def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
     return True
 
 
-def _with_indexes(engine: Engine, tables: Tables, view: View) -> Tables:
-    """The tables with the indexes that a view needs, as long as what they index is empty."""
-    kept = keep(view.relation, Planned(tables))
+def _with_indexes(engine: Engine, tables: Tables, kept: Kept) -> Tables:
+    """The tables with the indexes that a view needs. What they index is empty."""
     catalog = tables.catalog
     for owner, positions in needed_indexes(kept, {source: tables.table(source) for source in kept.sources}):
         if not any(index.columns == positions and index.ready for index in tables.table(owner).indexes):
-            if not is_empty(engine, owner):
-                raise _NotEmpty
             catalog = catalog.with_index(owner, Index(catalog.next_id, positions, for_views=True))
     return tables if catalog is tables.catalog else Tables(catalog, engine.ltm.horizon, tables)
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ..changetables.algebra import Relation, scans
 from ..changetables.errors import ProgrammingError, UnsupportedView
 from ..changetables.keeping import Kept, keep
-from ..changetables.plan import compile_view, needed_indexes
+from ..changetables.plan import needed_indexes
 from ..changetables.schema import Index
 from ..ltm.catalog import SYNC, Catalog, Earlier, View
 from ..ltm.driver import Ltm
@@ -143,7 +143,7 @@ def _register(engine: Engine, views: list[View], together: set[str], reader: int
     position = ltm.last_lsn
     empty = True
 
-    def add(catalog: Catalog, ts: int) -> Catalog:
+    def add(_: Catalog, ts: int) -> Tables:
         nonlocal empty
         tables = ltm.tables
         made = []
@@ -157,11 +157,10 @@ def _register(engine: Engine, views: list[View], together: set[str], reader: int
             view = replace(view, id=catalog.next_id, reads=kept.reads, needs=needs)
             tables = Tables(catalog.with_view(view), ltm.horizon, tables)
             made.append(view.name)
-            plan = compile_view(view.name, view.id, view.relation, Planned(tables, view.scope))
+            plan = tables.views[view.name].plan
             shows = plan.always and (plan.fallible or view.name != views[-1].name)
             empty = empty and not plan.has_constants and not shows and all_empty(engine, plan)
-        catalog = tables.catalog
-        return _ready(catalog, made, ts) if empty else catalog
+        return Tables(_ready(tables.catalog, made, ts), ltm.horizon, tables) if empty else tables
 
     def published(catalog: Catalog, ts: int) -> list[Published]:
         names = [*(view.name for view in views), *together]

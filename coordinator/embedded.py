@@ -681,19 +681,19 @@ class Engine:
 
     def change_catalog_at(
         self,
-        change: Callable[[Catalog, int], Catalog],
+        change: Callable[[Catalog, int], Catalog | Tables],
         *,
         pin: int | None = None,
         published: Callable[[Catalog, int], Sequence[Published]] | None = None,
     ) -> None:
-        """As `change_catalog`, for a change that needs its own timestamp. `published`: the watermarks that deferred
-        views have from then on."""
+        """As `change_catalog`, for a change that needs its own timestamp, and may have compiled the tables already.
+        `published`: the watermarks that deferred views have from then on."""
         with self.ltm.lock:
             self.change_catalog_locked(change, pin=pin, published=published)
 
     def change_catalog_locked(
         self,
-        change: Callable[[Catalog, int], Catalog],
+        change: Callable[[Catalog, int], Catalog | Tables],
         *,
         pin: int | None = None,
         published: Callable[[Catalog, int], Sequence[Published]] | None = None,
@@ -701,9 +701,8 @@ class Engine:
         """As `change_catalog_at`, for a caller that holds the lock."""
         self._check_alive()
         ts = self.draw_ts()
-        catalog = change(self.ltm.tables.catalog, ts)
-        prepared = self.ltm.prepared_catalog(catalog, ts)
-        marks = published(catalog, ts) if published is not None else ()
+        prepared = self.ltm.prepared_catalog(change(self.ltm.tables.catalog, ts), ts)
+        marks = published(prepared[0].catalog, ts) if published is not None else ()
         try:
             self.ltm.change_catalog(prepared, ts, marks)
         except BaseException as error:  # also an interrupt: the log may have it, memory not

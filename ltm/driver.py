@@ -434,10 +434,11 @@ class Ltm(Reader):
         """Versions were put without a log record (contents of a new view or index): they too call for a checkpoint."""
         self._dirty_rows += rows_count
 
-    def prepared_catalog(self, catalog: Catalog, ts: int) -> tuple[Tables, bytes]:
-        """A new catalog, compiled and packed: what cannot be must not be in the log. Nothing has changed yet."""
-        tables = Tables(catalog, self.horizon, self.tables)
-        return tables, pack((_CATALOG, ts, self._stored_lsn, catalog_to_plain(catalog)))
+    def prepared_catalog(self, changed: Catalog | Tables, ts: int) -> tuple[Tables, bytes]:
+        """A new catalog, compiled, unless it is already, and packed: what cannot be must not be in the log. Nothing has
+        changed yet."""
+        tables = changed if isinstance(changed, Tables) else Tables(changed, self.horizon, self.tables)
+        return tables, pack((_CATALOG, ts, self._stored_lsn, catalog_to_plain(tables.catalog)))
 
     def change_catalog(self, prepared: tuple[Tables, bytes], ts: int, published: Sequence[Published] = ()) -> None:
         """Log a new catalog, durable at once, and go on with it; with it come the watermarks that deferred views have

@@ -202,6 +202,7 @@ class Tables:
             and before is not None
             and known.view.indexes == view.indexes
             and known.view.scope == view.scope
+            and known.view.needs == view.needs
             and self._same(known, before)
         ):
             plan = known.plan
@@ -238,8 +239,13 @@ class Tables:
                 readers.append(rows)
 
     def _same(self, known: ViewRows, before: Tables) -> bool:
-        """Whether everything that the plan was compiled for is as it was."""
-        return all(_table_of(before, name) == self.table(name) for name in known.plan.reads)
+        """Whether everything that the plan was compiled for is as it was. An index that it does not use is no part."""
+        needs = frozenset(known.view.needs)
+        for name in known.plan.reads:
+            table, was = self.table(name), _table_of(before, name)
+            if table is not was and (was is None or _with_chosen(table, needs) != _with_chosen(was, needs)):
+                return False
+        return True
 
 
 class Planned:
@@ -288,9 +294,7 @@ class _Chosen:
         self._planned, self._needs = Planned(tables, view.scope), frozenset(view.needs)
 
     def table(self, name: str) -> Table:
-        table = self._planned.table(name)
-        chosen = tuple(index for index in table.indexes if (name, index.columns) in self._needs)
-        return table if chosen == table.indexes else replace(table, indexes=chosen)
+        return _with_chosen(self._planned.table(name), self._needs)
 
     def inner(self, relation: Relation) -> Table:
         return self._planned.inner(relation)
@@ -303,6 +307,12 @@ def _readers(source: TableRows | ViewRows, view: View) -> list[ViewRows]:
 
 def _any_fallible(views: list[ViewRows]) -> bool:
     return any(view.plan.fallible or _any_fallible(view.views) for view in views)
+
+
+def _with_chosen(table: Table, needs: frozenset[tuple[str, tuple[int, ...]]]) -> Table:
+    """Without the indexes that are not among the chosen ones."""
+    chosen = tuple(index for index in table.indexes if (table.name, index.columns) in needs)
+    return table if chosen == table.indexes else replace(table, indexes=chosen)
 
 
 def _table_of(tables: Tables, name: str) -> Table | None:
