@@ -33,7 +33,7 @@ from .changetables.errors import (
 )
 from .changetables.serialize import table_to_plain
 from .coordinator.cluster.engine import ClusterEngine
-from .coordinator.cluster.requests import COMMIT_MS_MAX, unknown_outcome
+from .coordinator.cluster.requests import COMMIT_MS_MAX
 from .coordinator.embedded import Engine, wall_clock_ms
 from .coordinator.transaction import ABSENT, Intent, Request
 from .freshness import ANY_AGE, is_fresh, levels_of
@@ -159,7 +159,7 @@ class Server:
         self._commits: dict[TxId, _Commit] = {}
         #: Those that the LTMs of a cluster have, and until when they are waited for.
         self._running: dict[TxId, _Commit] = {}
-        self._later: dict[TxId, tuple[float, Future[int]]] = {}
+        self._later: dict[TxId, tuple[float, Future[object]]] = {}
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="viewtide-served")
         self._jobs_count = 0
         #: What workers have done: called by the loop.
@@ -508,20 +508,22 @@ class Server:
         self._running[commit.tx_id] = commit
         self._later[commit.tx_id] = (time.monotonic() + COMMIT_MS_MAX / 1000, later)
 
-        def told(_: Future[int]) -> None:
+        def told(_: Future[object]) -> None:
             self._done.append(partial(self._decided_in_cluster, commit, later))
             self._hub.wake()
 
         later.add_done_callback(told)
 
-    def _decided_in_cluster(self, commit: _Commit, later: Future[int]) -> None:
+    def _decided_in_cluster(self, commit: _Commit, later: Future[object]) -> None:
+        assert self._cluster is not None
         self._running.pop(commit.tx_id, None)
         self._later.pop(commit.tx_id, None)
-        error = unknown_outcome() if later.cancelled() else later.exception()
-        if error is None:
-            self._committed(commit, later.result())
-        else:
+        try:
+            commit_ts = self._cluster.commit_ts_of(later)
+        except Error as error:
             self._refused(commit, error)
+        else:
+            self._committed(commit, commit_ts)
 
     def _give_up_commits(self, now: float) -> None:
         for give_up, later in list(self._later.values()):

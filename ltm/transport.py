@@ -216,6 +216,7 @@ class Hub:
         self._unlogged = 0
         self._closed = False
         self._wake_lock = threading.Lock()
+        self._waking = False
         self._context = _Context()
         self._poller = zmq.Poller()
         self._handlers: dict[object, Callable[[list[Received]], None]] = {}
@@ -397,11 +398,16 @@ class Hub:
 
     def wake(self) -> None:
         """From any thread: `poll` returns."""
+        if self._waking:
+            return  # whoever polls has not seen the last one yet
         with self._wake_lock:
             if not self._closed:
+                self._waking = True
                 os.eventfd_write(self._wake_fd, 1)
 
     def _woken(self, received: list[Received]) -> None:
+        # Before `poll` returns: who comes from now on wakes it again.
+        self._waking = False
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
 

@@ -57,15 +57,14 @@ class ClusterEngine:
         self.commits_count += 1
         return commit_ts
 
-    def commit_later(self, request: Request) -> Future[int]:
-        """For whoever cannot wait; the future may be cancelled."""
-        later = self.requests.commit_later(self._submit(request))
-        later.add_done_callback(self._count)
-        return later
+    def commit_later(self, request: Request) -> Future[object]:
+        """For whoever cannot wait: `commit_ts_of` tells when it is done; it may be cancelled."""
+        return self.requests.commit_later(self._submit(request))
 
-    def _count(self, later: Future[int]) -> None:
-        if not later.cancelled() and later.exception() is None:
-            self.commits_count += 1
+    def commit_ts_of(self, answered: Future[object]) -> int:
+        commit_ts = self.requests.commit_ts_of(answered)
+        self.commits_count += 1
+        return commit_ts
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> None:
         self._catalogs.change(change)

@@ -151,24 +151,16 @@ class Requests:
             raise unknown_outcome() from None
         return self._committed(cast(Outcome, outcome))
 
-    def commit_later(self, submit: Submit) -> Future[int]:
-        asked = self._asking.ask(self._coordinator, submit)
-        later: Future[int] = Future()
+    def commit_later(self, submit: Submit) -> Future[object]:
+        """For whoever cannot wait: `commit_ts_of` tells when it is done. Cancelled, it is not asked for again."""
+        return self._asking.ask(self._coordinator, submit)
 
-        def told(answer: Future[object]) -> None:
-            if not later.set_running_or_notify_cancel():
-                return
-            try:
-                later.set_result(self._committed(cast(Outcome, answer.result())))
-            except (CancelledError, Unavailable):
-                later.set_exception(unknown_outcome())
-            except Error as error:
-                later.set_exception(error)
-
-        asked.add_done_callback(told)
-        # Nobody waits any more: it need not be asked again.
-        later.add_done_callback(lambda ended: asked.cancel() if ended.cancelled() else None)
-        return later
+    def commit_ts_of(self, answered: Future[object]) -> int:
+        try:
+            outcome = answered.result(0)
+        except (TimeoutError, CancelledError, Unavailable):
+            raise unknown_outcome() from None
+        return self._committed(cast(Outcome, outcome))
 
     def _committed(self, outcome: Outcome) -> int:
         if outcome.state != COMMITTED:
