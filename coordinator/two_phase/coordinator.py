@@ -56,6 +56,10 @@ ASKING_MS_MAX = 3_000
 PREPARE_SENT_MAX = 3
 #: Decisions are repeated so often; then participants ask each other.
 DECIDE_SENT_MAX = 5
+#: That all have a decision is told of so many transactions at once, or after this long; far below how long participants
+#: wait for it before they ask.
+FORGET_MAX = 32
+FORGET_MS = 100
 #: A transaction that is refused again and again ends as a conflict after so many attempts.
 ATTEMPTS_MAX = 30
 #: The first pause before another attempt; it doubles up to the second.
@@ -158,6 +162,8 @@ class Coordinator:
         self._works: dict[Attempt, list[_Work]] = {}
         #: Decided attempts whose participants do not all have the decision yet.
         self._settling: dict[TxId, AttemptAt] = {}
+        #: By log: attempts whose decisions all have, and it was not told yet.
+        self._forgotten: dict[str, list[Attempt]] = {}
         self._outcomes: dict[TxId, Outcome] = {}
         self._readings: dict[int, _Reading] = {}
         self._number = 0
@@ -206,6 +212,8 @@ class Coordinator:
                 self._decide_again(attempt)
         elif what == "read":
             self._resend_read(key)
+        elif what == "forget":
+            self._forget_now()
         elif what == "decide":
             if self._is_settling(key):
                 self._decide_again(key)
@@ -522,7 +530,23 @@ class Coordinator:
         if attempt.settled.issuperset(attempt.prepared):
             del self._settling[settled.attempt[0]]
             for log in attempt.prepared:
-                self._to_log(log, Forget(attempt.attempt))
+                self._forget_later(log, attempt.attempt)
+
+    def _forget_later(self, log: str, attempt: Attempt) -> None:
+        """There is no hurry: they are told of several at once."""
+        if not self._forgotten:
+            self._timers.append((self._now_ms + FORGET_MS, ("forget", None)))
+        attempts = self._forgotten.setdefault(log, [])
+        attempts.append(attempt)
+        if len(attempts) >= FORGET_MAX:
+            self._to_log(log, Forget(tuple(attempts)))
+            attempts.clear()
+
+    def _forget_now(self) -> None:
+        forgotten, self._forgotten = self._forgotten, {}
+        for log, attempts in forgotten.items():
+            if attempts:
+                self._to_log(log, Forget(tuple(attempts)))
 
     # -- what is not answered
 

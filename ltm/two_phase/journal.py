@@ -100,7 +100,7 @@ class Journal:
         undecided: list[Record] = []
         for _, commit_ts, attempt, part in self._commits:
             if part is not None and commit_ts > covered_ts:
-                found[attempt] = [voted(attempt, part), Decided(attempt, commit_ts), Forgotten(attempt)]
+                found[attempt] = [voted(attempt, part), Decided(attempt, commit_ts), Forgotten((attempt,))]
         for attempt, part in participant.parts.items():
             if part.min_ts and part.first_lsn <= position:
                 if part.decided is None:

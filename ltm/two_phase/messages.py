@@ -128,9 +128,9 @@ class Settled(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """The decision is durable in all logs of the list (rule V6)."""
+    """Their decisions are durable in all logs of their lists (rule V6)."""
 
-    attempt: Attempt
+    attempts: tuple[Attempt, ...]
 
 
 class Inquire(NamedTuple):

@@ -396,7 +396,8 @@ class Participant:
             case Refusal():
                 self._note_refusal(record.attempt, 0)
             case Forgotten():
-                self._drop(record.attempt)
+                for attempt in record.attempts:
+                    self._drop(attempt)
             case Adopted():
                 hand_over.take_in(self, record)
 
@@ -826,10 +827,11 @@ class Participant:
         self.parts.pop(attempt, None)
 
     def _forget(self, sender: str, forget: Forget) -> None:
-        part = self.parts.get(forget.attempt)
-        if part is not None and part.decided is not None:
-            self._log_record(Forgotten(forget.attempt))
-            self._drop(forget.attempt)
+        known = [attempt for attempt in forget.attempts if attempt in self.parts and not self._is_undecided(attempt)]
+        if known:
+            self._log_record(Forgotten(tuple(known)))
+            for attempt in known:
+                self._drop(attempt)
 
     # -- whoever misses a decision asks
 
@@ -886,7 +888,7 @@ class Participant:
             if answer.state in (COMMITTED, ABORTED, FORGOTTEN):
                 part.settled.add(answer.log)
                 if part.settled.issuperset(part.logs):
-                    self._log_record(Forgotten(answer.attempt))
+                    self._log_record(Forgotten((answer.attempt,)))
                     self._drop(answer.attempt)
             return
         if answer.state == COMMITTED:

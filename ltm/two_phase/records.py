@@ -57,7 +57,7 @@ class Decided(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    attempt: Attempt
+    attempts: tuple[Attempt, ...]
 
 
 class Adopted(NamedTuple):

@@ -10,7 +10,7 @@ from tests.sim.scenario import run_seed
 from tests.sim.scenarios import SCENARIOS
 from tests.sim.stories import DOCS, GOLDEN, STORIES, documented, file_text, outcomes, play
 from viewtide.ltm.machine import Outputs
-from viewtide.ltm.two_phase.messages import Answer, Attempt, Decide
+from viewtide.ltm.two_phase.messages import Answer, Attempt, Decide, Forget
 from viewtide.ltm.two_phase.participant import RECOVERING, Participant
 from viewtide.ltm.two_phase.transitions import PARTICIPANT, state_of
 
@@ -70,16 +70,16 @@ def test_nothing_else_happens_than_the_table_says(monkeypatch: pytest.MonkeyPatc
         seen[before, what, state_of(participant, attempt), tuple(sorted(sent))] += 1
 
     def receiving(self: Participant, sender: str, message: object, now_ms: int) -> Outputs:
-        attempt = getattr(message, "attempt", None)
-        before = "" if attempt is None else state_of(self, attempt)
+        attempts = message.attempts if isinstance(message, Forget) else [getattr(message, "attempt", None)]
+        before = {attempt: state_of(self, attempt) for attempt in attempts if attempt is not None}
         out = receive(self, sender, message, now_ms)
-        if attempt is not None and self._open:
+        for attempt, state in before.items() if self._open else ():
             what = type(message).__name__
             if isinstance(message, Decide):
                 what = "Decide commit" if message.commit_ts else "Decide abort"
             elif isinstance(message, Answer):
                 what = f"Answer {message.state}"
-            note(self, attempt, before, what, out)
+            note(self, attempt, state, what, out)
         return out
 
     def timing(self: Participant, token: object, now_ms: int) -> Outputs:
