@@ -601,7 +601,9 @@ class Binder:
             self._refuse_subquery(node)
         if isinstance(node, exp.Any | exp.All):
             raise self.source.unsupported(f"{node.key.upper()} other than = ANY and <> ALL (subquery)", place)
-        if isinstance(node, exp.Window | exp.WithinGroup):
+        if isinstance(node, exp.WithinGroup):
+            raise self.source.unsupported("aggregates over an order (WITHIN GROUP)", place)
+        if isinstance(node, exp.Window):
             raise self.source.unsupported("window functions", place, "aggregate with GROUP BY")
         if isinstance(node, exp.Parameter | exp.SessionParameter):
             raise self.source.unsupported("parameters", place or self.source.keyword("$", "@"), "write ? or :name")
@@ -612,7 +614,7 @@ class Binder:
         if type(node) in _NAMED_FEATURES:
             feature, word = _NAMED_FEATURES[type(node)]
             raise self.source.unsupported(feature, place or self.source.keyword(word))
-        if isinstance(node, exp.Binary):
+        if isinstance(node, exp.Binary) and not isinstance(node, exp.AggFunc):
             raise self.source.unsupported(f"operator {self.source.operator(node)}", place)
         if isinstance(node, exp.Func):
             self._refuse_function(node)

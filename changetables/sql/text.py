@@ -76,6 +76,8 @@ _NEEDS_AS = frozenset(
         "limit", "offset", "on", "order", "returning", "union", "where", "window", "with",
     }
 )  # fmt: skip
+#: What sqlglot reads as two tokens: << and >>.
+_HALF_OPERATORS = ("<", ">")
 _PARENTHESES = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
 
@@ -229,11 +231,17 @@ class SqlText(Text):
         return name, self.place_of_offset(token.start)
 
     def operator(self, node: exp.Expr) -> str:
-        """The operator of a binary expression: the token before its right side."""
+        """The operator of a binary expression: the token before its right side, or several that stand together."""
         index = self.index_of(self.offset(node.expression))
         while index and self.tokens[index - 1].token_type == TokenType.L_PAREN:
             index -= 1
-        return self.tokens[index - 1].text.upper() if index else type(node).__name__
+        if not index:
+            return type(node).__name__
+        text = self.tokens[index - 1].text.upper()
+        while index > 1 and text in _HALF_OPERATORS and self.tokens[index - 2].end + 1 == self.tokens[index - 1].start:
+            index -= 1
+            text = self.tokens[index - 1].text + text
+        return text
 
     # --- errors ---
 
