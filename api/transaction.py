@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -79,7 +80,10 @@ class Transaction(Reads):
             and target.versions.surely_absent(keys)
             and (intents is None or intents.keys().isdisjoint(keys))
         ):
-            added: dict[bytes, Intent] = {key: (ABSENT, row, None, True) for key, row in zip(keys, made, strict=True)}
+            # {key: (ABSENT, row, None, True)}, without a function of its own.
+            added: dict[bytes, Intent] = dict(
+                zip(keys, zip(repeat(ABSENT), made, repeat(None), repeat(True), strict=False), strict=True)
+            )
             if len(added) < len(keys):
                 raise self._duplicate(target, _repeated(keys))
             if request.writes or not added:

@@ -15,8 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
-from typing import TypeAlias
+from itertools import repeat
+from operator import attrgetter, itemgetter
+from typing import TypeAlias, cast
 
 from ..changetables.errors import (
     CommitUnknown,
@@ -36,7 +37,7 @@ from ..ltm.outputs import CommitRecord
 from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import Tables
 from ..ltm.versions import Horizon
-from .inserting import taking_in
+from .inserting import TakingIn, taking_in
 from .ports import LogFigures
 from .timestamps import TimestampOracle
 from .transaction import Request, Transaction, check_table
@@ -171,6 +172,7 @@ def _is_judged(request: Request) -> bool:
 
 _NO_KEYS: frozenset[bytes] = frozenset()
 _state_of = attrgetter("state")
+_row_of = itemgetter(1)  # of an intent
 _decided = attrgetter("decided")
 _judged = attrgetter("judged")
 
@@ -273,7 +275,10 @@ class Engine:
             self.flushes_count += 1
             if refused is None:
                 self.commits_count += 1
-            self._look_for_work()
+            if ltm.at_rest:
+                self._checkpoint_due = False
+            else:
+                self._look_for_work()
         except BaseException as error:  # an interrupt: what was in flight is unknown
             self._abandon(error, None)
             raise
@@ -439,9 +444,6 @@ class Engine:
 
     def _look_for_work(self) -> None:
         """After a flush: is there something to be done in the background?"""
-        if self.ltm.at_rest:
-            self._checkpoint_due = False
-            return
         self._checkpoint_due = self.ltm.checkpoint_due
         if self._checkpoint_due or self.ltm.log_wants_spare:
             self._background_wanted.set()
@@ -549,20 +551,21 @@ class Engine:
             return None
         ((name, intents),) = request.writes.items()
         table = tables.by_name[name]
-        inserts = taking_in(table, tables)
+        # Here and below: what needs no function of its own spares one, each is cold after a sync.
+        inserts = table.inserts if table.inserts_known else taking_in(table, tables)
         if inserts is None:
             return None
         if request.absent_ts != table.versions.changed_ts and not table.versions.surely_absent(list(intents)):
             return None
-        rows: list[Row] = [intent[1] for intent in intents.values()]  # type: ignore[misc]  # not None here
+        rows: list[Row] = list(map(_row_of, intents.values()))
         contributions = []
-        for view in inserts:
+        for view in cast("tuple[TakingIn, ...]", inserts):
             found = view.contributions(rows, self._look_up)
             if found is None:
                 return None
             if found:
                 contributions.append((view.view_id, found))
-        written = [(key, None, row) for key, row in zip(intents, rows, strict=True)]
+        written = list(zip(intents, repeat(None), rows, strict=False))
         writes, commit_ts = ((table.table.id, written),), self._oracle.draw(self._now_ms())
         # Half the time of calling CommitRecord.
         return tuple.__new__(

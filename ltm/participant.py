@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TypeAlias
 
 from ..changetables.plan import STATES, Answers, LookUp, State
@@ -20,6 +21,7 @@ OwnRows = Mapping[str, Mapping[bytes, Row | None]]
 NO_ROWS: Mapping[bytes, Row | None] = {}
 #: A view, and (key, row before, row after) of what a transaction did to it.
 _Refreshed: TypeAlias = tuple[ViewRows, list[Write]]
+_key_of = itemgetter(0)
 #: Half the time of calling a named tuple's class.
 new = tuple.__new__
 
@@ -77,7 +79,7 @@ class Participant:
         for view_id, contributions in record.contributions:
             view = self.tables.views_by_id[view_id]
             plan = view.plan
-            old = view.versions.newest_rows([item[0] for item in contributions])
+            old = view.versions.newest_rows(list(map(_key_of, contributions)))
             rows = plan.refresh_all(contributions, old)
             if plan.fallible and view.checked and not plan.extremes:
                 for _, _, row in rows:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..changetables.types import Row
@@ -24,6 +25,7 @@ from ..changetables.types import Row
 R = TypeVar("R")
 Version: TypeAlias = tuple[int, R | None, tuple | None]  # type: ignore[type-arg]  # a recursive tuple
 
+_row_of = itemgetter(1)  # of a version
 #: What a key without any row looks like.
 ABSENT: tuple[int, None, None] = (0, None, None)
 
@@ -172,14 +174,16 @@ class TableVersions(Generic[R]):
     def newest_rows(self, keys: list[bytes]) -> list[R | None]:
         """The newest row of each key, None where there is none; all must be in memory. Written out: it runs for every
         written and every looked-up row of every transaction, mostly with all keys in one layer or in none."""
-        if not keys or (keys[0] > self.stored_max and self.surely_absent(keys)):
-            return [None] * len(keys)
+        if not keys:
+            return []
         dirty, young = self.dirty, self.young
         try:
             if keys[0] in dirty:
-                return [dirty[key][1] for key in keys]
+                return list(map(_row_of, map(dirty.__getitem__, keys)))
+            if keys[0] > self.stored_max and self.surely_absent(keys):
+                return [None] * len(keys)
             if keys[0] in young and not self.frozen and dirty.keys().isdisjoint(keys):
-                return [young[key][1] for key in keys]
+                return list(map(_row_of, map(young.__getitem__, keys)))
         except KeyError:
             pass  # not all in one layer: the careful way
         in_dirty, in_frozen, in_young = self.dirty.get, self.frozen.get, self.young.get
@@ -449,7 +453,8 @@ class IndexVersions(TableVersions[bytes]):
     def later(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
         """These rows (key, old row, new row) changed at `ts`."""
         self._later.append((ts, changes))
-        self.changed_ts = max(ts, self.changed_ts)
+        if ts > self.changed_ts:
+            self.changed_ts = ts
 
     @property
     def behind(self) -> bool:

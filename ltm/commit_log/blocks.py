@@ -54,7 +54,13 @@ class BlockFile:
             self._take_buffer(size, self._buffer[:begin])
         buffer = self._buffer
         buffer[begin:size] = b"".join((*parts, bytes(size - end)))
-        self._write(self._view[:size])
+        try:
+            written = os.pwrite(self._fd, self._view[:size], self._start)
+        except OSError as error:
+            self._go_through_cache(error)
+            written = 0
+        if written < size:
+            self._write_rest(self._view[written:size], self._start + written)
         whole_bytes = end & -BLOCK_BYTES
         self._used_bytes = end - whole_bytes
         if whole_bytes:
@@ -64,16 +70,16 @@ class BlockFile:
             else:
                 buffer[: end - whole_bytes] = buffer[whole_bytes:end]
 
-    def _write(self, blocks: memoryview) -> None:
-        written = 0
-        while written < len(blocks):
-            try:
-                written += os.pwrite(self._fd, blocks[written:] if written else blocks, self._start + written)
-            except OSError as error:
-                if error.errno != errno.EINVAL or not fcntl.fcntl(self._fd, fcntl.F_GETFL) & _DIRECT:
-                    raise
-                # Blocks of another size: nothing was written.
-                _set_direct(self._fd, 0)
+    def _go_through_cache(self, error: OSError) -> None:
+        """After a write that was refused because blocks have another size here: nothing was written. Else it fails."""
+        if error.errno != errno.EINVAL or not fcntl.fcntl(self._fd, fcntl.F_GETFL) & _DIRECT:
+            raise error
+        _set_direct(self._fd, 0)
+
+    def _write_rest(self, rest: memoryview, offset: int) -> None:
+        while rest:
+            written = os.pwrite(self._fd, rest, offset)
+            rest, offset = rest[written:], offset + written
 
     def _take_buffer(self, size: int, content: bytes) -> None:
         # Memory of its own begins with a page, as direct writes want it.
