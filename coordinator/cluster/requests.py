@@ -24,6 +24,8 @@ from ..vms.step_rows import STEPS_ID
 
 #: A read is given up after this long: more than it takes another LTM to take over.
 READ_MS_MAX = 20_000
+#: So long for a checkpoint of all LTMs: at 10,000 rows per second, of a few hundred thousand that are not in the store.
+STORED_MS_MAX = 120_000
 #: A transaction that was not answered for so long has an unknown outcome.
 COMMIT_MS_MAX = 30_000
 #: A read that was refused is asked again after this long.
@@ -87,9 +89,19 @@ class Requests:
 
     def read(self, at: int, keys: Sequence[bytes], ranges: Sequence[KeyRange] = ()) -> RowsAt:
         """Rows at one timestamp, a new one if `at` is 0."""
-        give_up = time.monotonic() + READ_MS_MAX / 1000
+        return self._read(ReadAt(0, at, tuple(keys), tuple(ranges)), READ_MS_MAX)
+
+    def await_stored(self, at: int, ids: Sequence[int]) -> None:
+        """Until the store that all LTMs share has everything of some tables and views up to a timestamp that was issued
+        before, or published. Then nothing at or below it will ever change there, whoever owns the keys (`saving`)."""
+        ranges = tuple((*table_range(each), 0, False) for each in ids)
+        self._read(ReadAt(0, at, (), ranges, True), STORED_MS_MAX)
+
+    def _read(self, question: ReadAt, ms_max: int) -> RowsAt:
+        at = question.at
+        give_up = time.monotonic() + ms_max / 1000
         while True:
-            found = self.ask(ReadAt(0, at, tuple(keys), tuple(ranges)), RowsAt, give_up)
+            found = self.ask(question, RowsAt, give_up)
             if not found.error:
                 if not at:
                     self._saw(found.at)

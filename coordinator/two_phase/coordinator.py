@@ -651,7 +651,7 @@ class Coordinator:
         for log, (places, ranges) in parts.items():
             self._number += 1
             keys = tuple(message.keys[place] for place in places)
-            read = Read(self._number, at, epoch, keys, tuple(each for _, each in ranges))
+            read = Read(self._number, at, epoch, keys, tuple(each for _, each in ranges), message.stored)
             reading.waiting[self._number] = (log, read, places, [place for place, _ in ranges])
             self._readings[self._number] = reading
             self._to_log(log, read)

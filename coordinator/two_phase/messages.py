@@ -71,12 +71,13 @@ CONFLICT, FAILED, UNKNOWN = "conflict", "failed", "unknown"
 
 
 class ReadAt(NamedTuple):
-    """Rows at one timestamp, `at`, or a new one if that is 0."""
+    """Rows at one timestamp, `at`, or a new one if that is 0. `stored`: no rows, but as soon as the store has them."""
 
     number: int
     at: int
     keys: tuple[bytes, ...]
     ranges: tuple[KeyRange, ...] = ()
+    stored: bool = False
 
 
 class ChangesAt(NamedTuple):

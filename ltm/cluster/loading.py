@@ -47,7 +47,7 @@ def needs_of(message: object) -> Needs | None:
         case Prepare():
             keys = (*(key for key, _ in message.writes), *(refresh[1] for refresh in message.refreshes))
             return Needs(keys, (), NEWEST)
-        case Read():
+        case Read(stored=False):
             return Needs(message.keys, message.ranges, message.at)
     return None
 

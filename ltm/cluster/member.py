@@ -629,7 +629,8 @@ class Member:
             self._save(hosted, hosted.saver)
 
     def _is_time_to_save(self, hosted: Hosted, saver: Saver) -> bool:
-        return saver.target is None and hosted.open and self._now_ms >= hosted.next_save_ms
+        is_due = self._now_ms >= hosted.next_save_ms or saver.machine.wanted_ts > 0
+        return saver.target is None and hosted.open and is_due
 
     def _knows_unfinished(self, machine: Participant) -> bool:
         """Whether it is known which rows are not final yet. Of a view that is made at S, some may come at S: nothing of

@@ -172,7 +172,8 @@ class Saver:
         target = final_to(machine, journal, ts)
         covered_ts = min(target.lowest, machine.followed_ts())
         position = journal.needed_from(covered_ts, machine.last_lsn)
-        if target == journal.stored and place(position) == before:
+        wanted, machine.wanted_ts = machine.wanted_ts, 0
+        if target == journal.stored and place(position) == before and not wanted:
             return False
         self._close(ts)
         self.host.probe(BEGUN)
@@ -203,7 +204,8 @@ class Saver:
         before, self._newest_ts = self._newest_ts, newest
         if newest == before and undecided == FOREVER:
             return newest
-        return min(newest - (self._settings.lag_ms << MS_SHIFT), undecided - 1) & ~RAISE_MAX
+        old_enough = max(newest - (self._settings.lag_ms << MS_SHIFT), self.machine.wanted_ts)
+        return min(old_enough, undecided - 1) & ~RAISE_MAX
 
     def _close(self, ts: int) -> None:
         """From now on nobody commits at or below it (rule H3)."""

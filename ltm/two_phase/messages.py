@@ -193,13 +193,15 @@ class Timestamps(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Rows at a timestamp; nobody commits at or below it there any more."""
+    """Rows at a timestamp; nobody commits at or below it there any more. `stored`: no rows are told, but that the store
+    has all versions of theirs up to the timestamp."""
 
     number: int
     at: int
     epoch: int
     keys: tuple[bytes, ...]
     ranges: tuple[KeyRange, ...] = ()
+    stored: bool = False
 
 
 class ReadRows(NamedTuple):

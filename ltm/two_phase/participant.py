@@ -60,6 +60,7 @@ from .messages import (
 )
 from .recent import Recent
 from .records import Adopted, Committed, Decided, Forgotten, LoggedWrite, Refusal, Voted
+from .stored_cells import StoredCells
 
 if TYPE_CHECKING:
     from ..cluster.catalogs import Stored
@@ -94,6 +95,7 @@ TOO_MANY = "too many transactions at once"
 HOLDS_GONE = "what it held was dropped meanwhile"
 IN_DOUBT = "an earlier attempt is in doubt"
 TOO_OLD = "the timestamp is too old"
+NOT_STORED = "the store does not have all of it yet"
 
 #: The timer by which one that has restarted asks what became of its votes.
 RECOVERING = "recovering"
@@ -193,6 +195,8 @@ class Participant:
         self.recent: Recent | None = None
         #: Tables, by the first bytes of their keys, whose rows may be written at timestamps that have passed.
         self.unfinished: frozenset[bytes] = frozenset()
+        #: Somebody waits until the store has everything up to it; the next checkpoint takes it. 0: nobody does.
+        self.wanted_ts = 0
         #: At a restart: what the store has of keys that are in the log, before what is there is replayed.
         self.bases: dict[bytes, Version] = {}
         #: Whether the only participant's vote is the commit. Not where somebody else makes commits visible.
@@ -923,7 +927,7 @@ class Participant:
     def _read(self, sender: str, read: Read) -> None:
         at = read.at
         self._newest_ts = max(self._newest_ts, at)
-        if at < self.cells.horizon:
+        if at < self.cells.horizon and not read.stored:
             self._send.append((sender, NotServed(read.number, self.epoch, TOO_OLD)))
             return
         self._read_when_decided(sender, read)
@@ -982,6 +986,9 @@ class Participant:
         if isinstance(read, ReadChanges):
             self._answer_changes(sender, read)
             return
+        if read.stored:
+            self._answer_stored(sender, read)
+            return
         if self._must_load(sender, read):
             return
         at, cells = read.at, self.cells
@@ -1000,6 +1007,25 @@ class Participant:
                         break
             ranges.append(tuple(found))
         self._show(sender, ReadRows(read.number, self.incarnation, tuple(rows), tuple(ranges)))
+
+    def _answer_stored(self, sender: str, read: Read) -> None:
+        """Whoever is refused asks again; the next checkpoint has it."""
+        if self._has_stored(read):
+            rows = tuple((0, None) for _ in read.keys)
+            self._show(sender, ReadRows(read.number, self.incarnation, rows, tuple(() for _ in read.ranges)))
+        else:
+            self.wanted_ts = max(self.wanted_ts, read.at)
+            self._send.append((sender, NotServed(read.number, self.epoch, NOT_STORED)))
+
+    def _has_stored(self, read: Read) -> bool:
+        """Whether the store has all versions up to the timestamp, for good. Those of a deferred view that came with
+        their keys may be final here, and were not where they came from: then they are not there yet."""
+        journal, cells, at = self.journal, self.cells, read.at
+        if journal is None or not isinstance(cells, StoredCells):
+            return False
+        stored = journal.stored
+        ranges = [*((key, key + b"\0") for key in read.keys), *((start, stop) for start, stop, _, _ in read.ranges)]
+        return all(stored.of(start) >= at and not cells.misses(start, stop, at) for start, stop in ranges)
 
     def _answer_changes(self, sender: str, read: ReadChanges) -> None:
         recent = self.recent

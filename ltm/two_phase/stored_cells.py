@@ -216,6 +216,17 @@ class StoredCells(Cells):
         if len(self.past) > PAST_MAX:
             self.past.clear()
 
+    def misses(self, start: bytes, stop: bytes, at: int) -> bool:
+        """Whether there is a version up to a timestamp that the store may not have."""
+        for key, base in self.touched.items():
+            if start <= key < stop:
+                version: Version | None = self.chains[key]
+                while version is not None and version[0] > base:
+                    if version[0] <= at:
+                        return True
+                    version = version[2]
+        return False
+
     def touched_between(self, start: bytes, stop: bytes | None) -> list[bytes]:
         return sorted(key for key in self.touched if start <= key and (stop is None or key < stop))
 

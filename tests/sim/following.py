@@ -42,7 +42,7 @@ STORED = "following-stored"
 
 #: (timestamp, key, what became of the row or was added to it).
 Change: TypeAlias = tuple[int, bytes, object]
-_Looking: TypeAlias = Generator[ReadAt | ChangesAt, RowsAt | ChangesFound, None]
+Looking: TypeAlias = Generator[ReadAt | ChangesAt, RowsAt | ChangesFound, None]
 
 
 def followed_ids(name: str) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Follower:
         shown = [name for name, rows in tables().views.items() if not rows.view.hidden]
         self._names = [*(name for name in tables().by_name if name != STEPS), *shown]
         self._since: dict[str, int] = {}
-        self._looking: _Looking | None = None
+        self._looking: Looking | None = None
         self._open: ReadAt | ChangesAt | None = None
         self._number = 0
         self._asked = 0
@@ -117,15 +117,17 @@ class Follower:
         self._open = None
         return Outputs(timers=((now_ms + self._host.random.randint(1, THINK_MS_MAX), "next"),))
 
-    def _look(self, name: str) -> _Looking:
-        ids = followed_ids(name)
+    def _moment(self, name: str, ids: Sequence[int]) -> Generator[ReadAt, RowsAt | ChangesFound, int]:
+        """A new timestamp; of a deferred view, its watermark."""
         view = tables().views.get(name)
         if view is not None and view.view.deferred:
             read = cast(RowsAt, (yield ReadAt(0, 0, (watermark_key(group_keys(tables())[name]),))))
-            at = watermark_of(read.rows[0][1])
-        else:
-            read = cast(RowsAt, (yield ReadAt(0, 0, (table_range(ids[0])[0],))))
-            at = read.at
+            return watermark_of(read.rows[0][1])
+        return cast(RowsAt, (yield ReadAt(0, 0, (table_range(ids[0])[0],)))).at
+
+    def _look(self, name: str) -> Looking:
+        ids = followed_ids(name)
+        at = yield from self._moment(name, ids)
         since = self._since.get(name)
         if since is None or at <= since:
             self._since[name] = at if since is None else since

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import catalog, cluster, commit, following, stored, toy, views, views_cluster
+from . import catalog, cluster, commit, following, reading_store, stored, toy, views, views_cluster
 from .scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -17,6 +17,7 @@ SCENARIOS: dict[str, Scenario] = {
         *stored.SCENARIOS,
         *catalog.SCENARIOS,
         *following.SCENARIOS,
+        reading_store.SCENARIO,
     )
 }
 DEFAULT = commit.SCENARIO.name

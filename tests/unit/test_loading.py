@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from viewtide.ltm.cluster import loading
+from viewtide.ltm.cluster import checkpoint, loading
 from viewtide.ltm.cluster.loading import Load, Loader
+from viewtide.ltm.cluster.saving import Saver
 from viewtide.ltm.cluster.settings import StoreSettings
-from viewtide.ltm.cluster.store_messages import NEWEST, LoadedCells
+from viewtide.ltm.cluster.store_messages import NEWEST, LoadedCells, WriteCells
 from viewtide.ltm.machine import PlainHost
 from viewtide.ltm.two_phase.cells import ABSENT
-from viewtide.ltm.two_phase.messages import Ask, Decide, Prepare, Read, ReadRows, Timestamps
-from viewtide.ltm.two_phase.participant import Participant
+from viewtide.ltm.two_phase.journal import Journal, Stored
+from viewtide.ltm.two_phase.messages import Ask, Decide, NotServed, Prepare, Read, ReadRows, Timestamps
+from viewtide.ltm.two_phase.participant import NOT_STORED, Participant
 from viewtide.ltm.two_phase.stored_cells import StoredCells
 
 KEY, OTHER = b"\0\0\0\x01a", b"\0\0\0\x01b"
@@ -168,3 +170,32 @@ def test_the_first_row_that_was_deleted_while_a_reader_waited_lets_the_next_one_
     assert bench.passed == [read]
     told = machine.receive("reader", read, 0)
     assert [each[-1].ranges for each in told.send] == [(((KEY, 5, (1,)),),)]
+
+
+def test_who_wants_it_in_the_store_waits_for_votes_and_then_for_a_checkpoint_and_loads_nothing() -> None:
+    bench = Bench()
+    machine, cells = bench.machine, bench.cells
+    machine.journal = Journal()
+    machine.start(0, (), 1)
+    machine.receive("oracle", Timestamps(1, 1, 1, 1), 0)
+    cells.learn(OTHER, ABSENT)
+    machine.receive("coordinator", Prepare(ATTEMPT, 10, 0, 0, 0, ("ltm-1", "ltm-2"), ((OTHER, (2,)),), ()), 0)
+    read = Read(1, 1_024, 0, (), ((*WHOLE, 0, False),), True)
+    assert bench.loader.may_pass("reader", read, 0)
+    assert machine.receive("reader", read, 0).send == (), "a vote may be decided below the timestamp"
+    told = machine.receive("coordinator", Decide(ATTEMPT, 50), 0)
+    assert ("reader", NotServed(1, 1, NOT_STORED)) in told.send
+    settings = StoreSettings()
+    saver = Saver(PlainHost("ltm-1"), machine, "ltm-1", 1, settings, checkpoint.NONE)
+    assert saver.begin(lambda own: ("ltm-1/1", own), ("", 0)) and machine.wanted_ts == 0
+    assert saver.target == Stored(1_024, {}), "nobody waits for the usual lag"
+    while (write := saver.next_write()) is not None:
+        assert isinstance(write(1), WriteCells)
+        assert machine.receive("reader", read, 0).send == (("reader", NotServed(1, 1, NOT_STORED)),)
+    saver.saved()
+    assert machine.receive("reader", read, 0).send == (("reader", ReadRows(1, 1, (), ((),))),)
+    # Versions that came with their keys are not in the store yet, whatever the time says.
+    cells.place(KEY, (40, (1,), None))
+    cells.touched[KEY] = 0
+    assert cells.misses(*WHOLE, 40) and not cells.misses(*WHOLE, 39)
+    assert machine.receive("reader", read, 0).send == (("reader", NotServed(1, 1, NOT_STORED)),)
