@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from .changetables.errors import Error
 from .cluster_node import ClusterNode
+from .cluster_stored import OPERATION, SharedStore, StorePlace
 from .coordinator.cluster.catalog_follower import CatalogFollower
 from .coordinator.cluster.requests import Asking, Requests
 from .database import Database
@@ -21,7 +22,7 @@ AGAIN_S = 0.2
 
 
 class ClusterGateway:
-    """It listens at once, and answers when it is started."""
+    """It listens at once, and answers when it is started. `place`: where other processes can read the rows."""
 
     def __init__(
         self,
@@ -31,8 +32,9 @@ class ClusterGateway:
         keys: Keys | None = None,
         allowed: AllowList | None = None,
         insecure: bool = False,
+        place: StorePlace | None = None,
     ) -> None:
-        self._name = name
+        self._name, self._place = name, place
         self._hub = Hub(name, listen=listen, keys=keys, allowed=allowed, insecure=insecure)
         self.address = self._hub.address
         self._closing = threading.Event()
@@ -44,8 +46,10 @@ class ClusterGateway:
         """`asking` are the machines of this process."""
         requests = Requests(asking, f"{self._name}.coordinator")
         self._catalogs = CatalogFollower(requests)
-        self._database = Database(ClusterNode(self._name, requests, self._catalogs, ltm_names))
-        self._server = Server(self._database, self._hub, workers=WORKERS)
+        node = ClusterNode(self._name, requests, self._catalogs, ltm_names)
+        self._database = Database(node)
+        stored = SharedStore(node.engine, self._place)
+        self._server = Server(self._database, self._hub, workers=WORKERS, calls={OPERATION: stored.reach})
         for run in (self._run, self._follow):
             self._threads.append(threading.Thread(target=run, name="viewtide-gateway", daemon=True))
             self._threads[-1].start()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from .changetables.errors import InterfaceError, InternalError
 from .cluster_gateway import ClusterGateway
+from .cluster_stored import StorePlace
 from .coordinator.cluster.directory import LTM, Address, Superseded
 from .coordinator.cluster.process import Process
 from .coordinator.cluster.roles import ltm_roles, prepare_tree, view_manager_roles
@@ -160,7 +161,9 @@ def _gateway(config: ProcessConfig, role: str) -> ClusterGateway | None:
         raise InterfaceError("clients are served by LTMs only", hint="leave `clients` out")
     keys = _keys(config, role)
     allowed = AllowList(Path(config.keys.allowed)) if keys is not None else None
-    return ClusterGateway(config.name, config.clients, keys=keys, allowed=allowed)
+    on_hbase = config.storage.kind == HBASE
+    place = StorePlace(config.hbase.thrift, config.hbase.namespace) if on_hbase else None
+    return ClusterGateway(config.name, config.clients, keys=keys, allowed=allowed, place=place)
 
 
 def _login(config: ProcessConfig) -> Login:

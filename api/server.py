@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
@@ -56,6 +56,7 @@ from .server_calls import (
     INSERT,
     REPORTING,
     SHORT,
+    Call,
     ChangesBody,
     Rows,
     arguments_from,
@@ -82,6 +83,7 @@ logger = logging.getLogger("viewtide.server")
 
 #: Threads for what may wait or take long, and how many calls may wait for one.
 WORKERS = 8
+NO_CALLS: Mapping[str, Call] = {}
 JOBS_MAX = 1_000
 #: How often leases are looked at, and the longest that the loop sleeps.
 LOOK_S = 1.0
@@ -133,9 +135,18 @@ class _Commit:
 
 
 class Server:
-    """Serves one database on one hub. `run` is the loop; `stop` ends it, from any thread."""
+    """Serves one database on one hub. `run` is the loop; `stop` ends it, from any thread. `calls`: what it can be asked
+    beside the operations of every database."""
 
-    def __init__(self, database: Database, hub: Hub, *, workers: int = WORKERS, idle_s: float = SESSION_IDLE_S) -> None:
+    def __init__(
+        self,
+        database: Database,
+        hub: Hub,
+        *,
+        workers: int = WORKERS,
+        idle_s: float = SESSION_IDLE_S,
+        calls: Mapping[str, Call] = NO_CALLS,
+    ) -> None:
         self._db = database
         self._node = database._node
         self._engine = engine = database._engine
@@ -149,7 +160,7 @@ class Server:
         self.life = secrets.randbits(62)
         self._begun_ms = wall_clock_ms()
         self._shared = SharedReads(database._node)
-        self._calls = database_calls(database, self._shared)
+        self._calls = {**database_calls(database, self._shared), **calls}
         self._sessions = Sessions(ended, idle_s)
         self._cursors = Cursors()
         self._decided = Decided()

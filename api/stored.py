@@ -12,16 +12,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, Self, cast
 
 from .changetables.errors import OperationalError, StaleRead, Unavailable
 from .changetables.keys import table_range
 from .changetables.types import Row as Values
 from .changetables.types import Type
 from .database import Database, connect
+from .garbage import database_closed, database_opened
 from .ltm.commit_log.segments import SegmentLog
 from .ltm.store.lmdb import LmdbSnapshot
-from .ltm.stored_reading import StoredReader, places_between, shared_pins, stored_position, stored_watermarks
+from .ltm.stored_reading import (
+    StoredReader,
+    directory_reader,
+    places_between,
+    shared_pins,
+    stored_position,
+    stored_watermarks,
+)
 from .ltm.tables import TableRows, Tables, ViewRows
 from .node import LTM_FOLDER, DirectoryInUse, DirectoryLock, logger
 from .open_socket import running_address
@@ -123,7 +131,7 @@ def _as_left(directory: Path, name: str, recovered: bool) -> Pin | None:
         lsn, at = stored_position(store)
         if not recovered and (_last_lsn(directory) != lsn or any(directory.glob(f"{LTM_FOLDER}*"))):
             return None
-        source = found_source(StoredReader(store, at).tables, name)
+        source = found_source(directory_reader(store, at).tables, name)
         if isinstance(source, ViewRows) and source.view.deferred:
             at = stored_watermarks(store)[source.view.id]
         return Pin(at, write_id=store.write_id)
@@ -154,36 +162,25 @@ class KeyRange(NamedTuple):
     stop: bytes
 
 
-class StoredRows:
-    """One table or view at a pin. A context manager, for one thread: it holds a read transaction of the store."""
+class Closing(Protocol):
+    def close(self) -> None: ...
 
-    def __init__(self, directory: Path, name: str, pin: Pin) -> None:
-        self._store = LmdbSnapshot(directory / "store")
-        try:
-            if not self._shows(pin):
-                raise StaleRead(
-                    f"what {name!r} was at {pin.at} is not kept any more in {directory}",
-                    hint="give a longer lease, or keep the database open while it is read"
-                    if pin.number
-                    else "it was opened meanwhile: keep it open while it is read, or read it again",
-                )
-            self._reader = StoredReader(self._store, pin.at)
-            self.source = found_source(self._reader.tables, name)
-        except BaseException:
-            self._store.close()
-            raise
-        self.at = pin.at
 
-    def _shows(self, pin: Pin) -> bool:
-        if pin.number:
-            return pin.at in shared_pins(self._store)
-        return self._store.write_id == pin.write_id
+class RowsInStore:
+    """One table or view at a timestamp, in a store. A context manager, for one thread."""
 
-    def __enter__(self) -> StoredRows:
+    def __init__(self, store: Closing, reader: StoredReader, name: str, at: int) -> None:
+        self._opened, self._reader, self.at = store, reader, at
+        self.source = found_source(reader.tables, name)
+
+    def __enter__(self) -> Self:
+        # Nothing of a page is in a cycle, and the collector would look through all of it again and again.
+        database_opened()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._store.close()
+        database_closed()
+        self._opened.close()
 
     @property
     def tables(self) -> Tables:
@@ -199,7 +196,7 @@ class StoredRows:
 
     def divided(self, within: KeyRange, parts: int) -> list[KeyRange]:
         """The range in at most so many parts. Their places are computed from the first and the last key."""
-        if isinstance(self.source, ViewRows) and _is_one(self.source):
+        if isinstance(self.source, ViewRows) and is_one(self.source):
             return [self.whole()]
         if self._reader.is_small(*within, SMALL_CELLS):
             return [within]
@@ -224,7 +221,7 @@ class StoredRows:
     def _view_pages(self, rows: ViewRows, within: KeyRange) -> Iterator[list[Values]]:
         with Snapshot(cast(OpenNode, _StoredNode(self._reader))) as snapshot:
             view = ViewReads(snapshot, rows.view.name)
-            if _is_one(rows):
+            if is_one(rows):
                 yield view._outputs(*within, None)
                 return
             shown = view._shown(snapshot._view_rows(rows, *within))
@@ -232,9 +229,34 @@ class StoredRows:
                 yield page
 
 
-def _is_one(rows: ViewRows) -> bool:
+def is_one(rows: ViewRows) -> bool:
     """Whether a view is read as a whole: its first rows, or one that is there even if nothing is stored."""
     return rows.plan.kept.kind == "ordered" or bool(rows.plan.always)
+
+
+class StoredRows(RowsInStore):
+    """One table or view of a directory at a pin. It holds a read transaction of the store."""
+
+    def __init__(self, directory: Path, name: str, pin: Pin) -> None:
+        store = LmdbSnapshot(directory / "store")
+        try:
+            if not _shows(store, pin):
+                raise StaleRead(
+                    f"what {name!r} was at {pin.at} is not kept any more in {directory}",
+                    hint="give a longer lease, or keep the database open while it is read"
+                    if pin.number
+                    else "it was opened meanwhile: keep it open while it is read, or read it again",
+                )
+            super().__init__(store, directory_reader(store, pin.at), name, pin.at)
+        except BaseException:
+            store.close()
+            raise
+
+
+def _shows(store: LmdbSnapshot, pin: Pin) -> bool:
+    if pin.number:
+        return pin.at in shared_pins(store)
+    return store.write_id == pin.write_id
 
 
 class _StoredNode:

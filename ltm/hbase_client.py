@@ -150,6 +150,13 @@ class Hbase:
             start = page[-1].row + b"\0"
 
     def page(self, table: bytes, scan: ScanOf, rows: int) -> list[RowOf]:
+        return [_row(each) for each in self._page(table, scan, rows)]
+
+    def page_of_column(self, table: bytes, scan: ScanOf, rows: int) -> list[tuple[bytes, int, bytes]]:
+        """As `page`, of one version of one column: (row, timestamp, value), in half the time."""
+        return [(each.row, (value := each.values[0]).timestamp, value.value) for each in self._page(table, scan, rows)]
+
+    def _page(self, table: bytes, scan: ScanOf, rows: int) -> list[Any]:
         wanted = _idl.Scan(
             start=scan.start,
             stop=scan.stop,
@@ -161,7 +168,8 @@ class Hbase:
             caching=rows,
             limit=rows,
         )
-        return [_row(each) for each in self._again(lambda client: client.getScannerResults(table, wanted, rows))]
+        found: list[Any] = self._again(lambda client: client.getScannerResults(table, wanted, rows))
+        return found
 
     def put(self, table: bytes, rows: Iterable[RowOf]) -> None:
         """Not atomic: when it raises, some rows may be written. With the same timestamps it can be made again."""

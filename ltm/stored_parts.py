@@ -15,7 +15,7 @@ from ..changetables.change_table import Change
 from ..changetables.keys import table_range
 from .driver import Ltm
 from .store.lmdb import LmdbSnapshot
-from .stored_reading import StoredReader, places_between
+from .stored_reading import directory_reader, places_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class StoredPart:
     def __call__(self) -> Iterator[list[Change]]:
         store = LmdbSnapshot(self.directory)
         try:
-            reader = StoredReader(store, self.at)
+            reader = directory_reader(store, self.at)
             rows = reader.tables.by_name[self.table]
             for page in reader.table_pages(rows, self.start, self.stop, self.at):
                 yield [(row, 1) for row in page]

@@ -1,7 +1,9 @@
 """Reads of what a checkpoint left in a store, at a timestamp, by a process that does not have the database open.
 
-The process that has it open pins the timestamp and makes a checkpoint first (`Ltm.share`). Whether what is read is what
-was there at the timestamp is told by the store itself, in the same read transaction that all reads use: `shared_pins`.
+Of a directory: the process that has it open pins the timestamp and makes a checkpoint first (`Ltm.share`). Whether what
+is read is what was there at the timestamp is told by the store itself, in the same read transaction that all reads use:
+`shared_pins`.
+Of a cluster: whoever asks is answered when the store is complete up to the timestamp (`Requests.await_stored`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from ..changetables.errors import OperationalError
 from ..changetables.keys import prefix_stop
 from ..changetables.types import Row
 from .bulk_staging import META as LOADS
-from .catalog import catalog_from_plain
+from .catalog import Catalog, catalog_from_plain
 from .codec import unpack
 from .driver import SHARED_PINS
 from .loads import loads_from_plain, visible_from
@@ -32,14 +34,17 @@ T = TypeVar("T")
 
 
 class StoreSnapshot(Protocol):
-    """What of `LmdbSnapshot` is used here: all reads see one state."""
+    """All reads see one state: `LmdbSnapshot`, `HbaseSnapshot`."""
 
-    @property
-    def write_id(self) -> int: ...
     def get(self, key: bytes, at: int) -> Cell | None: ...
     def scan(self, start: bytes, stop: bytes, at: int, limit: int) -> list[Cell]: ...
     def values(self, start: bytes, stop: bytes, at: int, limit: int) -> tuple[Sequence[bytes], bytes | None]: ...
     def max_key(self, start: bytes, stop: bytes) -> bytes | None: ...
+
+
+class DirectorySnapshot(StoreSnapshot, Protocol):
+    """Of a directory: what is beside the rows, too."""
+
     def meta(self, name: str) -> bytes | None: ...
     def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None: ...
 
@@ -49,18 +54,11 @@ class StoredReader(Reader):
 
     horizon: Horizon
 
-    def __init__(self, store: StoreSnapshot, at: int) -> None:
+    def __init__(self, store: StoreSnapshot, at: int, catalog: Catalog) -> None:
         self._store = store
         self.horizon = Horizon()
         self.horizon.publish(at)
-        catalog = store.meta("catalog")
-        if catalog is None:
-            raise OperationalError("the store holds no database yet", hint="check the path")
-        loads = store.meta(LOADS)
-        if loads is not None:
-            # What is being loaded, or was after `at`, is in the store, too.
-            store.count_as(visible_from(loads_from_plain(unpack(loads))))
-        self.tables = Tables(catalog_from_plain(unpack(catalog)), self.horizon)
+        self.tables = Tables(catalog, self.horizon)
         self.lock = threading.RLock()
 
     # -- where the rows are
@@ -121,19 +119,30 @@ class StoredReader(Reader):
         return self._store.max_key(start, stop)
 
 
-def shared_pins(store: StoreSnapshot) -> list[int]:
+def directory_reader(store: DirectorySnapshot, at: int) -> StoredReader:
+    catalog = store.meta("catalog")
+    if catalog is None:
+        raise OperationalError("the store holds no database yet", hint="check the path")
+    loads = store.meta(LOADS)
+    if loads is not None:
+        # What is being loaded, or was after `at`, is in the store, too.
+        store.count_as(visible_from(loads_from_plain(unpack(loads))))
+    return StoredReader(store, at, catalog_from_plain(unpack(catalog)))
+
+
+def shared_pins(store: DirectorySnapshot) -> list[int]:
     """The timestamps that the process which has the database open keeps readable for others."""
     packed = store.meta(SHARED_PINS)
     return [] if packed is None else list(cast("tuple[int, ...]", unpack(packed)))
 
 
-def stored_position(store: StoreSnapshot) -> tuple[int, int]:
+def stored_position(store: DirectorySnapshot) -> tuple[int, int]:
     """(lsn, timestamp): every log record and every version up to them is in the store."""
     packed = store.meta("position")
     return (0, 0) if packed is None else cast("tuple[int, int]", unpack(packed))
 
 
-def stored_watermarks(store: StoreSnapshot) -> dict[int, int]:
+def stored_watermarks(store: DirectorySnapshot) -> dict[int, int]:
     """Of the deferred views, by id."""
     packed = store.meta("progress")
     found = () if packed is None else cast("tuple[tuple[int, int, int | None], ...]", unpack(packed))

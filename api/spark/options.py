@@ -53,6 +53,10 @@ class Options:
         """None: a served node or a cluster."""
         return None if "://" in self.target else Path(self.target)
 
+    @property
+    def is_cluster(self) -> bool:
+        return self.target.startswith("zk://")
+
     def open(self) -> AbstractContextManager[Database]:
         """The database, through whoever has it open; one that nobody has open is opened."""
         directory = self.directory

@@ -1,7 +1,8 @@
 """Batch reads. Planning and reading happen in processes of Spark's own, which share nothing but what is pickled.
 
 a directory, as it is now       key ranges of its store, each read by a task beside whoever has it open (`stored`)
-a served node, a cluster        one part, page by page through the client
+a cluster on HBase              the same: key ranges, each read by a task from HBase itself (`cluster_stored`)
+a served node                   one part, page by page through the client
 as_of: what it was before       what it is now, with the changes since then taken back (`history`)
 since: changes                  the change tables, one row for each time that a row came or went (`history`)
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -17,10 +19,12 @@ from pyspark.sql.types import StructType
 
 from ..changetables.errors import InterfaceError
 from ..changetables.types import Row
+from ..cluster_stored import ClusterPin, ClusterRows, cluster_pin
 from ..ltm.tables import TableRows
 from ..open_socket import running_address
 from ..reads import unknown_table, view_rows
-from ..stored import KeyRange, Pin, StoredRows, pinned, renew
+from ..remote import RemoteDatabase
+from ..stored import KeyRange, Pin, RowsInStore, StoredRows, pinned, renew
 from .columns import Columns, arrow_schema, batch_of, positions_of, spark_schema
 from .filters import Condition, filtered, narrowed, taken
 from .history import CHANGE_COLUMNS, api_columns, changed_rows, rows_as_of
@@ -34,9 +38,9 @@ BATCH_ROWS = 16_384
 
 
 class StoredPart(InputPartition):
-    """A key range of a directory's store."""
+    """A key range of a directory's store, or of a cluster's."""
 
-    def __init__(self, pin: Pin, within: KeyRange) -> None:
+    def __init__(self, pin: Pin | ClusterPin, within: KeyRange) -> None:
         self.pin, self.within = pin, within
 
 
@@ -60,16 +64,15 @@ def columns_of(options: Options) -> Columns:
 
 def _stored_columns(options: Options) -> Columns:
     """To look at a directory that nobody has open leaves it as it is."""
-    assert options.directory is not None, "it was looked at"
-    pin = pinned(options.directory, options.name, options.lease_s)
+    pin = pinned(_directory(options), options.name, options.lease_s)
     if pin.number:  # somebody has just opened it
         return columns_of(options)
-    with StoredRows(options.directory, options.name, pin) as rows:
+    with StoredRows(_directory(options), options.name, pin) as rows:
         _check_kind(rows, options)
         return rows.columns()
 
 
-def _check_kind(rows: StoredRows, options: Options) -> None:
+def _check_kind(rows: RowsInStore, options: Options) -> None:
     tables = rows.tables
     if options.is_view:
         view_rows(options.name, tables)
@@ -85,17 +88,39 @@ def schema_of(options: Options) -> StructType:
     return spark_schema(columns)
 
 
+def _pinned(options: Options) -> Pin | ClusterPin | None:
+    """None: it is read through the client."""
+    if options.directory is not None:
+        return pinned(options.directory, options.name, options.lease_s)
+    if not options.is_cluster:
+        return None
+    with options.open() as db:
+        assert isinstance(db, RemoteDatabase), "it is a client of the cluster"
+        return cluster_pin(db, options.name)
+
+
+def _rows_at(options: Options, pin: Pin | ClusterPin) -> RowsInStore:
+    if isinstance(pin, Pin):
+        return StoredRows(_directory(options), options.name, pin)
+    return ClusterRows(options.name, pin)
+
+
+def _directory(options: Options) -> Path:
+    assert options.directory is not None, "it was looked at"
+    return options.directory
+
+
 class ViewtideReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options, self._schema = options, schema
         self._conditions: list[Condition] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        options, directory = self._options, self._options.directory
-        if directory is None or options.as_of is not None or options.since is not None:
+        options = self._options
+        pin = _pinned(options) if options.as_of is None and options.since is None else None
+        if pin is None:
             return [WholePart()]
-        pin = pinned(directory, options.name, options.lease_s)
-        with StoredRows(directory, options.name, pin) as rows:
+        with _rows_at(options, pin) as rows:
             _check_kind(rows, options)
             within = rows.whole()
             if isinstance(rows.source, TableRows):
@@ -110,10 +135,9 @@ class ViewtideReader(DataSourceReader):
         raise InterfaceError(f"a part that is none: {partition!r}")
 
     def _read_stored(self, part: StoredPart) -> Iterator[RecordBatch]:
-        directory = self._options.directory
-        assert directory is not None, "only a directory is read from its store"
-        with StoredRows(directory, self._options.name, part.pin) as rows:
-            renew(directory, part.pin)
+        with _rows_at(self._options, part.pin) as rows:
+            if isinstance(part.pin, Pin):
+                renew(_directory(self._options), part.pin)
             yield from batches(self._schema, rows.columns(), rows.pages(part.within), self._conditions)
 
     def _read_whole(self) -> Iterator[RecordBatch]:

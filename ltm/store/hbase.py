@@ -14,6 +14,7 @@
         <owner> 0 s <attempt> <n>   its further parts
         <owner> 0 n <note>          superseding commit_ts (8) | key | superseded commit_ts (8): garbage for `prune`
         0 routes                    f:<id> the HBase table in which the rows of a table are
+        0 identity                  f:i a random number of this store, by which readers in other processes know it
 
 Whoever reads a row must look at `v:deleted` first. A row is as of the last checkpoint; of one that is written just now
 some columns may be newer than others (compare timestamps).
@@ -43,7 +44,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from struct import Struct
 from typing import NamedTuple, TypeVar, cast
@@ -53,16 +54,31 @@ from ...changetables.errors import InterfaceError, InternalError, OperationalErr
 from ..codec import make_pack, pack, unpack, unpack_stream
 from ..hbase_client import ALL_VERSIONS, TIMESTAMP_MAX, AnswerLost, Hbase, Removal, RowOf, ScanOf, Value
 from ..ports import KEY_BYTES_MAX, Cell, Damaged, WriteElsewhere
+from .hbase_cells import (
+    CELLS_TABLE,
+    HEAD,
+    IDENTITY,
+    LONG,
+    ROUTES,
+    SCAN_ROWS,
+    STORE_TABLE,
+    TOMBSTONE,
+    VALUE,
+    F,
+    HbaseCells,
+    R,
+    V,
+    bound,
+    cell_crc,
+    store_identity,
+    table_id_of,
+)
 from .hbase_columns import Described, described_tables
 
-CELLS_TABLE = "viewtide.cells"
-STORE_TABLE = "viewtide.store"
 #: A value is cut into cells of this size: HBase refuses cells of more than 10 MB.
 PART_BYTES = 4 << 20
 #: A write is stored in parts of about so many bytes.
 STAGE_BYTES = 1 << 20
-#: Rows of one answer.
-SCAN_ROWS = 5_000
 GET_ROWS = 1_000
 #: Cells, notes or removed versions between two calls of `between` and in one call of HBase.
 CELLS_PER_CALL = 2_000
@@ -71,17 +87,13 @@ STAT_CELLS_MAX = 1_000_000
 #: How long the commit of a write whose answer was lost is looked for.
 COMMIT_MS_MAX = 30_000
 
-_V, _A, _F = b"v", b"a", b"f"
-_R, _DELETED = b"r", b"deleted"
+_A = b"a"
+_DELETED = b"deleted"
 _STATE, _FIRST_PART, _APPLIED, _META = b"s", b"d", b"a", b"m"
-_TOMBSTONE, _VALUE, _LONG = range(3)
-_ROUTES = b"\0routes"
 _KEYS_ONLY = b"KeyOnlyFilter(true)"
-_TABLE_ID_BYTES = 4
 
 _u64 = Struct(">Q")
 _u32 = Struct(">I")
-_head = Struct(">BI")
 
 T = TypeVar("T")
 _Note = tuple[int, bytes, int]
@@ -123,7 +135,7 @@ class _Overlay:
 _NOTHING = _Overlay({})
 
 
-class HbaseStore:
+class HbaseStore(HbaseCells):
     """Implements `ports.Store` for one owner. `prefix` keeps several databases apart in the same tables."""
 
     def __init__(
@@ -137,16 +149,12 @@ class HbaseStore:
     ) -> None:
         if not owner or "\0" in owner:
             raise InterfaceError(f"{owner!r} cannot be the name of an owner of a store")
-        self._client, self._namespace, self._prefix = client, namespace, prefix
+        super().__init__(client, namespace, prefix)
         self._owner = prefix + owner.encode() + b"\0"
-        self._cells_table = f"{namespace}:{CELLS_TABLE}".encode()
-        self._store_table = f"{namespace}:{STORE_TABLE}".encode()
         self._writer = os.urandom(16)
         #: Asked before each call that puts cells in their places; whoever opened the store may give another one.
         self.may_write = may_write
         self._closed = False
-        self._routes: dict[int, bytes] = {}
-        self._elsewhere: set[int] = set()
         self._described: dict[int, Described] = {}
         self._gate = _Gate()
         self._unfinished: _Content | None = None
@@ -199,7 +207,7 @@ class HbaseStore:
         """Counted by reading: not for a large store, and no further than STAT_CELLS_MAX."""
         self._check_open()
         cells = size = 0
-        for table, start, stop in self._pieces(b"", _bound(1 << 32)):
+        for table, start, stop in self._pieces(b"", bound(1 << 32)):
             scan = self._range(start, stop, TIMESTAMP_MAX)._replace(versions=ALL_VERSIONS, filter=_KEYS_ONLY)
             for row in self._client.scan(table, scan, SCAN_ROWS):
                 cells += len(row.values)
@@ -272,7 +280,7 @@ class HbaseStore:
         # A tombstone goes last: it hides the others.
         self._remove([(key, ts) for _, _, (superseding, key, ts) in due if superseding != ts])
         self._remove(self._still_tombstones([(key, ts) for _, _, (superseding, key, ts) in due if superseding == ts]))
-        self._client.remove(self._store_table, [Removal(row, ts, [(_F, b"n")], older=True) for row, ts, _ in due])
+        self._client.remove(self._store_table, [Removal(row, ts, [(F, b"n")], older=True) for row, ts, _ in due])
         return len(due)
 
     def drop_range(self, start: bytes, stop: bytes) -> None:
@@ -288,125 +296,40 @@ class HbaseStore:
 
     # Where things are
 
-    def _route(self, table_id: int) -> bytes:
-        table = self._routes.get(table_id)
-        if table is None and table_id not in self._elsewhere:
-            # Another owner may have described it.
-            self._load_routes()
-            table = self._routes.get(table_id)
-            if table is None:
-                self._elsewhere.add(table_id)
-        return table or self._cells_table
-
-    def _load_routes(self) -> None:
-        row = self._client.get(self._store_table, self._prefix + _ROUTES)
-        for each in row.values if row else ():
-            self._routes[int(each.qualifier)] = each.value
-
     def _add_route(self, table_id: int, name: str) -> None:
-        scan = self._range(_bound(table_id), _bound(table_id + 1), TIMESTAMP_MAX)
+        scan = self._range(bound(table_id), bound(table_id + 1), TIMESTAMP_MAX)
         if self._client.page(self._cells_table, scan, 1):
             return  # It began without a description, and stays where it is.
         table = f"{self._namespace}:{name}".encode()
-        self._client.create_table(table, [(_V, ALL_VERSIONS), (_A, ALL_VERSIONS)])
-        route = Value(_F, b"%d" % table_id, 1, table)
-        self._client.put(self._store_table, [RowOf(self._prefix + _ROUTES, [route])])
+        self._client.create_table(table, [(V, ALL_VERSIONS), (_A, ALL_VERSIONS)])
+        route = Value(F, b"%d" % table_id, 1, table)
+        self._client.put(self._store_table, [RowOf(self._prefix + ROUTES, [route])])
         self._routes[table_id] = table
-
-    def _by_table(self, keys: Iterable[bytes]) -> dict[bytes, list[bytes]]:
-        found: dict[bytes, list[bytes]] = {}
-        for key in keys:
-            found.setdefault(self._table_of(key), []).append(key)
-        return found
-
-    def _table_of(self, key: bytes) -> bytes:
-        return self._route(_table_id(key))
-
-    def _pieces(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes, bytes]]:
-        """The range, cut where another HBase table begins: (table, start, stop), in order."""
-        if start >= stop:
-            return []
-        first = _table_id(start)
-        if start[:_TABLE_ID_BYTES] == stop[:_TABLE_ID_BYTES] or stop == _bound(first + 1):
-            return [(self._route(first), start, stop)]
-        self._load_routes()
-        pieces: list[tuple[bytes, bytes, bytes]] = []
-        for table_id in sorted(self._routes):
-            begin, end = _bound(table_id), _bound(table_id + 1)
-            if end <= start or begin >= stop:
-                continue
-            pieces.append((self._cells_table, start, begin))
-            pieces.append((self._routes[table_id], max(start, begin), min(stop, end)))
-            start = end
-        pieces.append((self._cells_table, start, stop))
-        return [each for each in pieces if each[1] < each[2]]
-
-    def _range(self, start: bytes, stop: bytes, at: int) -> ScanOf:
-        return ScanOf(self._prefix + start, self._prefix + stop, last_ts=min(at, TIMESTAMP_MAX), columns=[(_V, _R)])
 
     def _notes_below(self, horizon: int) -> ScanOf:
         start = self._owner + b"n"
-        return ScanOf(start, start + _u64.pack(min(horizon, TIMESTAMP_MAX) + 1), columns=[(_F, b"n")])
-
-    def _highest(self, table: bytes, start: bytes, stop: bytes) -> bytes | None:
-        """Backwards, HBase takes the upper bound in and leaves the lower one out: that is looked at by itself."""
-        upper, lower = self._prefix + stop, self._prefix + start
-        rows = self._client.page(table, ScanOf(upper, lower, columns=[(_V, _R)], backwards=True), 2)
-        rows += self._client.page(table, ScanOf(lower, lower + b"\0", columns=[(_V, _R)]), 1)
-        return max((key for row in rows if start <= (key := row.row[len(self._prefix) :]) < stop), default=None)
+        return ScanOf(start, start + _u64.pack(min(horizon, TIMESTAMP_MAX) + 1), columns=[(F, b"n")])
 
     # Cells
 
-    def _stored(self, table: bytes, keys: Sequence[bytes], at: int) -> dict[bytes, Cell | None]:
-        rows = self._client.get_many(
-            table, [self._prefix + key for key in keys], last_ts=min(at, TIMESTAMP_MAX), columns=[(_V, _R)]
-        )
-        return {key: self._decode(table, row) for key, row in zip(keys, rows, strict=True) if row is not None}
-
-    def _scan(self, start: bytes, stop: bytes, at: int, page_rows: int) -> Iterator[Cell]:
-        for table, first, end in self._pieces(start, stop):
-            for row in self._client.scan(table, self._range(first, end, at), page_rows):
-                yield self._decode(table, row)
-
-    def _decode(self, table: bytes, row: RowOf) -> Cell:
-        stored = row.values[0]
-        kind, crc = _head.unpack_from(stored.value) if len(stored.value) >= _head.size else (-1, 0)
-        value = stored.value[_head.size :]
-        if kind == _LONG:
-            value = self._long_value(table, row.row, stored.timestamp)
-        if kind not in (_TOMBSTONE, _VALUE, _LONG) or crc != _cell_crc(row.row, stored.timestamp, kind, value):
-            raise Damaged(
-                f"the store is damaged: version {stored.timestamp} of row {row.row.hex()} in {table.decode()} "
-                "has a wrong checksum",
-                hint="restore it from a backup of HBase, or load the row again",
-            )
-        return Cell(row.row[len(self._prefix) :], stored.timestamp, None if kind == _TOMBSTONE else value)
-
-    def _long_value(self, table: bytes, row: bytes, commit_ts: int) -> bytes:
-        (found,) = self._client.get_many(table, [row], last_ts=commit_ts, columns=[(_V, None)])
-        parts = (
-            [] if found is None else [v for v in found.values if v.qualifier[:1] == b"p" and v.timestamp == commit_ts]
-        )
-        return b"".join(each.value for each in sorted(parts, key=lambda each: each.qualifier))
-
     def _encode(self, key: bytes, commit_ts: int, value: bytes | None) -> RowOf:
         row = self._prefix + key
-        kind = _TOMBSTONE if value is None else _VALUE if len(value) <= PART_BYTES else _LONG
-        head = _head.pack(kind, _cell_crc(row, commit_ts, kind, value or b""))
+        kind = TOMBSTONE if value is None else VALUE if len(value) <= PART_BYTES else LONG
+        head = HEAD.pack(kind, cell_crc(row, commit_ts, kind, value or b""))
         values = [
-            Value(_V, _R, commit_ts, head + (b"" if kind == _LONG else value or b"")),
+            Value(V, R, commit_ts, head + (b"" if kind == LONG else value or b"")),
         ]
-        if kind == _LONG and value is not None:
+        if kind == LONG and value is not None:
             values += [
-                Value(_V, b"p%04d" % number, commit_ts, value[number * PART_BYTES : (number + 1) * PART_BYTES])
+                Value(V, b"p%04d" % number, commit_ts, value[number * PART_BYTES : (number + 1) * PART_BYTES])
                 for number in range(-(-len(value) // PART_BYTES))
             ]
-        table_id = _table_id(key)
+        table_id = table_id_of(key)
         if table_id in self._routes:
             described = self._described.get(table_id)
             attributes = None if value is None or described is None else described.attributes(value)
             hidden = value is None or (described is not None and attributes is None)
-            values.append(Value(_V, _DELETED, commit_ts, b"1" if hidden else b"0"))
+            values.append(Value(V, _DELETED, commit_ts, b"1" if hidden else b"0"))
             values += [Value(_A, name, commit_ts, text) for name, text in attributes or ()]
         return RowOf(row, values)
 
@@ -423,7 +346,7 @@ class HbaseStore:
         by_table: dict[bytes, list[Removal]] = {}
         for key, commit_ts in versions:
             table = self._table_of(key)
-            families: list[tuple[bytes, bytes | None]] = [(_V, None)]
+            families: list[tuple[bytes, bytes | None]] = [(V, None)]
             if table != self._cells_table:
                 families.append((_A, None))
             by_table.setdefault(table, []).append(Removal(self._prefix + key, commit_ts, families))
@@ -436,7 +359,7 @@ class HbaseStore:
         """All but the first, which goes into the row that makes the write count."""
         parts = list(content.parts())
         rows = [
-            RowOf(self._part_key(attempt, number), [Value(_F, _FIRST_PART, 1, part)])
+            RowOf(self._part_key(attempt, number), [Value(F, _FIRST_PART, 1, part)])
             for number, part in enumerate(parts)
             if number
         ]
@@ -445,9 +368,9 @@ class HbaseStore:
 
     def _commit(self, state: _State, parts: list[bytes], meta: dict[str, bytes]) -> None:
         ts = state.sequence
-        values = [Value(_F, _STATE, ts, _sealed(pack(tuple(state))))]
-        values += [Value(_F, _FIRST_PART, ts, part) for part in parts[:1]]
-        values += [Value(_F, _META + name.encode(), ts, _sealed(value)) for name, value in meta.items()]
+        values = [Value(F, _STATE, ts, _sealed(pack(tuple(state))))]
+        values += [Value(F, _FIRST_PART, ts, part) for part in parts[:1]]
+        values += [Value(F, _META + name.encode(), ts, _sealed(value)) for name, value in meta.items()]
         before = _sealed(pack(tuple(self._state)))
         if not self._swap(RowOf(self._commit_key(), values), before):
             raise OperationalError(
@@ -462,11 +385,11 @@ class HbaseStore:
         while True:
             lost = ""
             try:
-                if self._client.put_if(self._store_table, row, _F, _STATE, before):
+                if self._client.put_if(self._store_table, row, F, _STATE, before):
                     return True
             except AnswerLost as error:
                 lost = str(error)
-            found = self._client.get(self._store_table, row.row, columns=[(_F, _STATE)])
+            found = self._client.get(self._store_table, row.row, columns=[(F, _STATE)])
             now = found.values[0].value if found else None
             if now == wanted:
                 return True
@@ -489,21 +412,21 @@ class HbaseStore:
         for gone in _split(content.removed, CELLS_PER_CALL):
             self.may_write()
             self._remove(gone)
-        done = Value(_F, _APPLIED, state.sequence, _sealed(_u64.pack(state.sequence)))
+        done = Value(F, _APPLIED, state.sequence, _sealed(_u64.pack(state.sequence)))
         self._client.put(self._store_table, [RowOf(self._commit_key(), [done])])
         self._forget_parts(state.attempt)
 
     def _note_row(self, note: _Note, sequence: int) -> RowOf:
         superseding, key, superseded = note
         row = self._owner + b"n" + _u64.pack(superseding) + key + _u64.pack(superseded)
-        return RowOf(row, [Value(_F, b"n", sequence, b"1")])
+        return RowOf(row, [Value(F, b"n", sequence, b"1")])
 
     def _forget_parts(self, attempt: bytes = b"") -> None:
         start = self._owner + b"s" + attempt
         stop = start + b"\xff" * 17
-        scan = ScanOf(start, stop, columns=[(_F, _FIRST_PART)], filter=_KEYS_ONLY)
+        scan = ScanOf(start, stop, columns=[(F, _FIRST_PART)], filter=_KEYS_ONLY)
         rows = list(self._client.scan(self._store_table, scan, SCAN_ROWS))
-        self._client.remove(self._store_table, [Removal(row.row, 1, [(_F, _FIRST_PART)]) for row in rows])
+        self._client.remove(self._store_table, [Removal(row.row, 1, [(F, _FIRST_PART)]) for row in rows])
 
     # Opening
 
@@ -522,7 +445,7 @@ class HbaseStore:
                         raise
                     continue  # the one before is still at work: it has carried it out, and made another write
                 self._carry_out(last, content)
-            taken = Value(_F, _STATE, mine.sequence, _sealed(pack(tuple(mine))))
+            taken = Value(F, _STATE, mine.sequence, _sealed(pack(tuple(mine))))
             if self._swap(RowOf(self._commit_key(), [taken]), stored.get(_STATE)):
                 break
         self._forget_parts()
@@ -530,7 +453,7 @@ class HbaseStore:
         return mine, meta
 
     def _is_state(self, state: bytes) -> bool:
-        row = self._client.get(self._store_table, self._commit_key(), columns=[(_F, _STATE)])
+        row = self._client.get(self._store_table, self._commit_key(), columns=[(F, _STATE)])
         return row is not None and row.values[0].value == state
 
     def _read_state(self, stored: dict[bytes, bytes]) -> _State | None:
@@ -645,19 +568,15 @@ class _Gate:
 
 
 def create_store_tables(client: Hbase, namespace: str) -> None:
-    for name, families in ((CELLS_TABLE, [(_V, ALL_VERSIONS)]), (STORE_TABLE, [(_F, 1)])):
+    for name, families in ((CELLS_TABLE, [(V, ALL_VERSIONS)]), (STORE_TABLE, [(F, 1)])):
         table = f"{namespace}:{name}".encode()
         if not client.table_exists(table):
             client.create_table(table, families)
-
-
-def _table_id(key: bytes) -> int:
-    return int.from_bytes(key[:_TABLE_ID_BYTES].ljust(_TABLE_ID_BYTES, b"\0"), "big")
-
-
-def _bound(table_id: int) -> bytes:
-    """Where the keys of a table begin."""
-    return _u32.pack(table_id) if table_id < 1 << 32 else b"\xff" * (_TABLE_ID_BYTES + 1)
+    while not store_identity(client, namespace):
+        made = RowOf(IDENTITY, [Value(F, b"i", 1, os.urandom(16))])
+        # Whoever comes first; the answer may be lost.
+        with suppress(AnswerLost):
+            client.put_if(f"{namespace}:{STORE_TABLE}".encode(), made, F, b"i", None)
 
 
 def _check_cell(key: bytes, commit_ts: int) -> None:
@@ -665,10 +584,6 @@ def _check_cell(key: bytes, commit_ts: int) -> None:
         raise InternalError(f"a key has at most {KEY_BYTES_MAX} bytes, this one has {len(key)}")
     if not 0 <= commit_ts <= TIMESTAMP_MAX:
         raise InternalError(f"{commit_ts} cannot be a timestamp in HBase, whose highest is {TIMESTAMP_MAX}")
-
-
-def _cell_crc(row: bytes, commit_ts: int, kind: int, value: bytes) -> int:
-    return crc32(value, crc32(row + _u64.pack(commit_ts) + bytes([kind])))
 
 
 def _sealed(value: bytes) -> bytes:
