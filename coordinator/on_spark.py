@@ -39,7 +39,12 @@ PARTS_CELLS_MIN = 100_000
 PARTS_PER_TASK = 4
 
 
-def contents(plan: ViewPlan, shown: Shown, in_parts: InParts = lambda _: None) -> Iterator[list[Contribution]]:
+def nothing_in_parts(name: str) -> Parts | None:
+    """All rows come from here."""
+    return None
+
+
+def contents(plan: ViewPlan, shown: Shown, in_parts: InParts = nothing_in_parts) -> Iterator[list[Contribution]]:
     """The sum, over all parts of a view, of what the rows of one of its sources give. `shown`: as of one moment.
     `in_parts`: what workers can read by themselves."""
     terms = [((part, source), Law.ONE_SOURCE, table) for part, source, table in plan.starts()]
@@ -90,7 +95,7 @@ class _Spool:
         self,
         rows: Callable[[str, int], Iterable[Row]],
         share: Mapping[str, Sequence[Change]] | None = None,
-        in_parts: InParts = lambda _: None,
+        in_parts: InParts = nothing_in_parts,
     ) -> None:
         require_spark()
         self._rows, self._share, self._in_parts = rows, share, in_parts

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, cast
 
 from ..changetables.algebra import scans
 from ..changetables.errors import DataError, ProgrammingError
-from ..changetables.evaluators.whole import SPARK, forced
+from ..changetables.evaluators.whole import COUNTED_ROWS_MAX, SPARK, forced
 from ..changetables.expressions import ColumnRef
 from ..changetables.keys import INDEX_PREFIX_BYTES_MAX, SHORTENED_TAIL_BYTES, KeyCodec, prefix_stop, table_range
 from ..changetables.operators.project import flatten, net_exactly, unflatten
@@ -310,10 +310,16 @@ class _Comparison:
     """Compares views with what they read, at one snapshot."""
 
     def __init__(
-        self, snapshot: Snapshot, limits: Limits, outcome: Outcome, meter: _Meter, evaluator: str | None = None
+        self,
+        snapshot: Snapshot,
+        limits: Limits,
+        outcome: Outcome,
+        meter: _Meter,
+        evaluator: str | None = None,
+        in_parts: on_spark.InParts = on_spark.nothing_in_parts,
     ) -> None:
         self._snapshot, self._limits, self._outcome, self._meter = snapshot, limits, outcome, meter
-        self._evaluator = evaluator
+        self._evaluator, self._in_parts = evaluator, in_parts
 
     def differing(self, view: ViewRows) -> Iterator[Differing]:
         """The rows of a view that differ, range by range."""
@@ -333,7 +339,7 @@ class _Comparison:
         """Spark gives what each view row should be, in any order, each once: it is compared with what is stored. If
         more is stored than that, it is looked for among the stored rows."""
         found_count = 0
-        for contributions in on_spark.contents(view.plan, self._shown):
+        for contributions in on_spark.contents(view.plan, self._shown, self._in_parts):
             for expected in contributions:
                 state = self._snapshot.ltm.read(view.versions, expected.key, self._snapshot.at)
                 self._outcome.rows_checked += 1
@@ -637,7 +643,10 @@ def verify(
         hidden = _hidden_below(view, snapshot.tables)
         for each in (*hidden, view):
             _expect(snapshot, each, limits, meter)
-        comparison = _Comparison(snapshot, limits, outcome, meter, evaluator)
+        in_parts: on_spark.InParts = on_spark.nothing_in_parts
+        if evaluator == SPARK and isinstance(engine, Engine):
+            in_parts = _in_parts(engine, snapshot, (*hidden, view))
+        comparison = _Comparison(snapshot, limits, outcome, meter, evaluator, in_parts)
         try:
             if not _verify_all(snapshot, comparison, (*hidden, view), name, limits, outcome):
                 return outcome
@@ -647,6 +656,15 @@ def verify(
             _ask_oracle(snapshot, view, limits, outcome)
     meter.finish()
     return outcome
+
+
+def _in_parts(engine: Engine, snapshot: Snapshot, views: Iterable[ViewRows]) -> on_spark.InParts:
+    """Tables that Spark's workers read by themselves: what was there at the snapshot is brought to the store."""
+    engine.checkpoint()
+    tables = snapshot.tables.by_name
+    names = {name for view in views for _, _, name in view.plan.starts() if name in tables}
+    counts = [engine.ltm.stored_count(*table_range(tables[name].table.id), COUNTED_ROWS_MAX) for name in names]
+    return on_spark.stored_at(engine.ltm, snapshot.at, max(counts, default=0))
 
 
 def _verify_all(

@@ -125,7 +125,10 @@ def test_workers_read_large_tables_from_the_store(db: vt.Database, refresh: str)
         mock.patch.object(on_spark, "stored_at", overlapped),
     ):
         db.create_view("v", JOIN, refresh=refresh, evaluator="spark")
-    assert divided and divided[0][0] == "events" and divided[0][1] > 2
+        assert divided and divided[0][0] == "events" and divided[0][1] > 2
+        divided.clear()
+        assert db.view("v").verify(evaluator="spark").ok
+        assert divided and divided[0][0] == "events" and divided[0][1] > 2
     db.view("v").refresh()
     assert db.view("v").verify().ok
     assert db.view("v").get((2_000, "c2"))["n"] == 1
