@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.sim import reading_store
 from tests.sim.scenario import run_seed
 
-SEEDS = 3
+SEEDS = 2
 
 
 def test_some_seeds_of_readers_of_the_store_hold_and_read_much() -> None:
