@@ -6,18 +6,16 @@ leaves no trace and no reader sees half of it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
 
 from ...changetables.errors import InterfaceError, InternalError
+from ..ordered_keys import OrderedKeys
 from ..ports import KEY_BYTES_MAX, Cell
-
-#: Keys in one chunk of the ordered keys before it is halved: to insert moves half as many pointers on average.
-CHUNK_KEYS_MAX = 2_000
 
 _commit_ts = attrgetter("commit_ts")
 
@@ -30,7 +28,7 @@ class MemoryStore:
         self._closed = False
         #: Per key its versions, oldest first; never empty.
         self._versions: dict[bytes, list[Cell]] = {}
-        self._keys = _OrderedKeys()
+        self._keys = OrderedKeys()
         #: A heap of (superseding commit_ts, key, superseded commit_ts). The set is there because equal notes are one.
         self._note_heap: list[tuple[int, bytes, int]] = []
         self._notes: set[tuple[int, bytes, int]] = set()
@@ -167,60 +165,6 @@ class MemoryStore:
             if not versions:
                 del self._versions[key]
                 self._keys.remove(key)
-
-
-class _OrderedKeys:
-    """Distinct keys in order, in chunks: one long list would move all its pointers at each insert."""
-
-    def __init__(self) -> None:
-        #: Never an empty chunk. `_lows` holds the first key of each.
-        self._chunks: list[list[bytes]] = []
-        self._lows: list[bytes] = []
-
-    def add(self, key: bytes) -> None:
-        """The key is not in yet."""
-        if not self._chunks:
-            self._chunks.append([key])
-            self._lows.append(key)
-            return
-        index = max(bisect_right(self._lows, key) - 1, 0)
-        chunk = self._chunks[index]
-        insort(chunk, key)
-        self._lows[index] = chunk[0]
-        if len(chunk) > CHUNK_KEYS_MAX:
-            half = len(chunk) // 2
-            self._chunks.insert(index + 1, chunk[half:])
-            self._lows.insert(index + 1, chunk[half])
-            del chunk[half:]
-
-    def remove(self, key: bytes) -> None:
-        """The key is in."""
-        index = bisect_right(self._lows, key) - 1
-        chunk = self._chunks[index]
-        del chunk[bisect_left(chunk, key)]
-        if chunk:
-            self._lows[index] = chunk[0]
-        else:
-            del self._chunks[index], self._lows[index]
-
-    def between(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        """start <= key < stop. The keys must not change meanwhile."""
-        first = max(bisect_right(self._lows, start) - 1, 0)
-        for index in range(first, len(self._chunks)):
-            chunk = self._chunks[index]
-            position = bisect_left(chunk, start) if index == first else 0
-            end = len(chunk) if chunk[-1] < stop else bisect_left(chunk, stop)
-            for at in range(position, end):
-                yield chunk[at]
-            if end < len(chunk):
-                return
-
-    def last_below(self, stop: bytes) -> bytes | None:
-        index = bisect_left(self._lows, stop) - 1
-        if index < 0:
-            return None
-        chunk = self._chunks[index]
-        return chunk[bisect_left(chunk, stop) - 1]
 
 
 def _check_lengths(batch: Sequence[Cell]) -> None:

@@ -7,11 +7,11 @@ one that comes late is added to every version above it, too.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from ...changetables.types import Row
+from ..ordered_keys import OrderedKeys
 from .holds import PREFIX_BYTES
 from .messages import FoundRows, KeyRange
 
@@ -24,7 +24,7 @@ class Cells:
     def __init__(self) -> None:
         self.chains: dict[bytes, Version] = {}
         #: The keys of each table, in order.
-        self._order: dict[bytes, list[bytes]] = {}
+        self._order: dict[bytes, OrderedKeys] = {}
         #: Versions that nobody above it can see are forgotten; readers below it are refused.
         self.horizon = 0
 
@@ -64,7 +64,7 @@ class Cells:
         del self.chains[key]
         prefix = key[:PREFIX_BYTES]
         ordered = self._order[prefix]
-        del ordered[bisect_left(ordered, key)]
+        ordered.remove(key)
         if not ordered:
             del self._order[prefix]
 
@@ -76,11 +76,8 @@ class Cells:
         prefix = key[:PREFIX_BYTES]
         ordered = self._order.get(prefix)
         if ordered is None:
-            self._order[prefix] = [key]
-        elif key > ordered[-1]:
-            ordered.append(key)
-        else:
-            insort(ordered, key)
+            ordered = self._order[prefix] = OrderedKeys()
+        ordered.add(key)
 
     def _kept(self, head: Version) -> Version:
         """What stays of a chain below a new version: what is above the horizon, and what is seen at it."""
@@ -102,11 +99,13 @@ class Cells:
 
     def keys(self, start: bytes, stop: bytes, last: bool) -> Iterator[bytes]:
         """In order, or from the last one back. Nothing may be put meanwhile."""
-        ordered = self._order.get(start[:PREFIX_BYTES], [])
         if start[:PREFIX_BYTES] != stop[:PREFIX_BYTES] and stop[PREFIX_BYTES:]:
-            ordered = sorted(key for keys in self._order.values() for key in keys if start <= key < stop)
-        low, high = bisect_left(ordered, start), bisect_left(ordered, stop)
-        return (ordered[place] for place in (range(high - 1, low - 1, -1) if last else range(low, high)))
+            found = (key for keys in self._order.values() for key in keys if start <= key < stop)
+            return iter(sorted(found, reverse=last))
+        ordered = self._order.get(start[:PREFIX_BYTES])
+        if ordered is None:
+            return iter(())
+        return ordered.back_between(start, stop) if last else ordered.between(start, stop)
 
     def newest_between(self, wanted: KeyRange) -> FoundRows:
         start, stop, limit, last = wanted
