@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import viewtide as vt
 from viewtide.coordinator.cluster.directory import Address
 from viewtide.coordinator.cluster.process import Process
 from viewtide.coordinator.cluster.zookeeper import ZooKeeper
@@ -24,6 +25,7 @@ from viewtide.ltm.transport import Hub
 from .ltm_main import SESSION_MS
 
 WAIT_S_MAX = 40.0
+AGAIN_S_MAX = 60.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAIN = "tests.cluster.ltm_main"
 
@@ -38,6 +40,18 @@ def wait_for(what: str, ask: Callable[[], Value | None], timeout_s: float = WAIT
             return found
         assert time.monotonic() < end, f"{what}: not within {timeout_s} s"
         time.sleep(0.02)
+
+
+def again(do: Callable[[], Value]) -> Value:
+    """On a machine with other things to do an LTM may lose its lease, and a step takes its time: whoever asked is told
+    to try again."""
+    give_up = time.monotonic() + AGAIN_S_MAX
+    while True:
+        try:
+            return do()
+        except (vt.TransactionConflict, vt.Unavailable, vt.StaleRead):
+            if time.monotonic() > give_up:
+                raise
 
 
 class Cluster:
