@@ -29,7 +29,6 @@ from ..ltm.reading import NEWEST
 from ..ltm.tables import TableRows, ViewRows
 from ..ltm.versions import TableVersions
 from .embedded import Engine
-from .inserting import inserts_of
 
 if TYPE_CHECKING:
     from ..changetables.evaluators.columns import ArrowTable
@@ -60,11 +59,23 @@ class Deferred(NamedTuple):
 
 
 def can_stage(engine: Engine, table: TableRows) -> bool:
-    """Whether a table takes a staged load. Views that are read by others, minima and maxima and UNIQUE constraints have
-    to see what is there, row by row: that is a transaction's work."""
+    """Whether a table takes a staged load. Views that others are made from and UNIQUE constraints have to see what is
+    there, row by row: that is a transaction's work."""
     ready = all(entries.index.ready for entries in table.indexes)
-    simple = inserts_of(table) is not None if table.check is None else not table.views and not table.table.uniques
-    return engine.several is None and engine.ltm.staging.possible and ready and simple and not table.codec.has_row_id
+    plain = ready and not table.table.uniques and not table.codec.has_row_id and all(map(_adds_up, table.views))
+    return plain and engine.several is None and engine.ltm.staging.possible
+
+
+def _adds_up(view: ViewRows) -> bool:
+    """Whether a view of the table changes by what its new rows contribute, each for itself, and nobody has to be told.
+    Who only looks for minima and maxima in it finds them when he looks."""
+    plan, readers = view.plan, view.views
+    if plan.kept.slice_of or (plan.extremes and view.is_read):
+        return False
+    if any(len(part.graph.sources) != len({source.table for source in part.graph.sources}) for part in plan.kept.parts):
+        return False  # joined with itself: new rows may find each other
+    made_from = {source.table for reader in readers for part in reader.plan.kept.parts for source in part.graph.sources}
+    return view.view.name not in made_from and not any(reader.plan.kept.slice_of for reader in readers)
 
 
 def bulk_load(

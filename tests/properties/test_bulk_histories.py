@@ -40,6 +40,8 @@ class History:
         self.db = vt.connect(path, ltms=1)
         self.db.create_table("t", {"id": int, "g": int, "x": int}, key="id", indexes=["g"])
         self.db.create_view("sums", "SELECT g, SUM(x) AS s, COUNT(*) AS n FROM t GROUP BY g")
+        self.db.create_view("some", "SELECT id, x FROM t WHERE x > 50")
+        self.db.create_view("ends", "SELECT g, MIN(x) AS low, MAX(x) AS high FROM t GROUP BY g")
         self.db.create_view("late", "SELECT g, SUM(x) AS s, COUNT(*) AS n FROM t GROUP BY g", refresh="manual")
 
     def run(self) -> None:
@@ -50,7 +52,7 @@ class History:
         self.check(self.db.snapshot(), self.model)
         self.db.view("late").refresh()
         assert self.db.view("late").rows() == self.db.view("sums").rows()
-        assert self.db.view("sums").verify().ok and self.db.view("late").verify().ok
+        assert all(self.db.view(name).verify().ok for name in self.db.views())
         assert self.loads, "no load went through"
         self.db.close()
 
@@ -116,6 +118,9 @@ class History:
             assert sorted(row.id for row in snapshot.find("t", g=group)) == sorted(keys)
             view = snapshot.view("sums").get(group)
             assert (0 if view is None else view.n) == len(keys)
+            ends = snapshot.view("ends").get(group)
+            assert (None if ends is None else ends.high) == max((model[key][1] for key in keys), default=None)
+        assert len(snapshot.view("some").rows()) == sum(x > 50 for _, x in model.values())
         for key in self.chance.sample(range(KEYS), 10):
             assert (snapshot.get("t", key) is not None) == (key in model)
 

@@ -16,6 +16,7 @@ import pytest
 import viewtide as vt
 from viewtide import bulk
 from viewtide.coordinator import bulk_load
+from viewtide.coordinator.bulk_load import can_stage
 
 pa = pytest.importorskip("pyarrow")
 
@@ -344,6 +345,54 @@ def test_every_type_and_null(db: vt.Database) -> None:
                 sorted(row.id for row in snapshot.find(name, **{column: value})) for name in ("loaded", "inserted")
             ]
             assert found[0] == found[1] and found[0]
+
+
+ADD_UP = {
+    "where": "SELECT id, cost FROM events WHERE cost > 3",
+    "some": "SELECT product, SUM(cost) AS cost FROM events WHERE cost > 3 GROUP BY product",
+    "ends": "SELECT product, MIN(cost) AS low, MAX(cost) AS high FROM events GROUP BY product",
+    "left join": "SELECT e.id, p.category FROM events e LEFT JOIN products p ON p.id = e.cost",
+    "anti-join": "SELECT id FROM events e WHERE NOT EXISTS (SELECT 1 FROM products p WHERE p.id = e.cost)",
+    "no key": "SELECT e.id, p.id AS other FROM events e JOIN products p ON p.size = e.cost",
+    "union": "SELECT id FROM events WHERE cost = 1 UNION ALL SELECT cost FROM events",
+    "distinct": "SELECT DISTINCT cost FROM events",
+}
+NOT = {
+    "itself": "SELECT a.id, b.cost FROM events a JOIN events b ON a.cost = b.id",
+    "count distinct": "SELECT product, COUNT(DISTINCT cost) AS n FROM events GROUP BY product",
+}
+
+
+@pytest.mark.parametrize("kind", [*ADD_UP, *NOT])
+def test_views_of_a_load(db: vt.Database, kind: str) -> None:
+    db.add_column("products", "size", int)
+    db.sql("UPDATE products SET size = id WHERE id < 4")
+    db.sql("DELETE FROM products WHERE id = 5")
+    db.table("events").load(_events(range(100)))
+    db.create_view("v", {**ADD_UP, **NOT}[kind])
+    engine = db._node.engine
+    assert can_stage(engine, engine.ltm.tables.by_name["events"]) is (kind in ADD_UP)  # type: ignore[arg-type]
+    with db.snapshot() as before:
+        was = before.view("v").rows()
+        result = db.table("events").load(_events(range(200, 400)))
+        assert before.view("v").rows() == was
+    assert result.rows == 200 and db.view("v").verify().ok
+    db.sql("DELETE FROM events WHERE cost = 6")
+    db.sql("INSERT INTO products VALUES (5, 'c', 5)")
+    assert db.view("v").verify().ok
+
+
+def test_a_row_that_a_view_did_not_find_comes_during_a_load(db: vt.Database) -> None:
+    db.create_view("v", ADD_UP["left join"])
+    db.sql("DELETE FROM products WHERE id = 5")
+
+    def batches() -> Iterator[object]:
+        yield _events(range(100))
+        db.sql("INSERT INTO products VALUES (5, 'c')")
+
+    with pytest.raises(vt.TransactionConflict):
+        db.table("events").load(batches())
+    assert db.view("v").verify().ok and db.view("v").rows() == []
 
 
 CRASHING = """
