@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from viewtide.changetables.keys import table_range
@@ -21,7 +22,7 @@ from viewtide.coordinator.vms.step_rows import with_steps
 from viewtide.database import Database
 from viewtide.ltm.catalog import Catalog
 from viewtide.ltm.cluster.member import Member
-from viewtide.ltm.cluster.messages import BOUND, LTMS, MAP
+from viewtide.ltm.cluster.messages import BOUND, LTMS, MAP, Done, Merge, MoveRange, Split
 from viewtide.ltm.key_range import Hosting, RangeMap
 from viewtide.ltm.machine import Host, PlainHost
 from viewtide.ltm.tables import Tables
@@ -85,6 +86,46 @@ class TestCluster:
     def kill(self, ltm: int) -> None:
         name = f"ltm-{ltm}"
         self.cluster.kill(name, f"{name}.coordinator", f"{name}.leader")
+
+    def map(self) -> RangeMap:
+        """The newest one that an LTM has."""
+        maps: list[RangeMap] = self.cluster.do(
+            lambda: [
+                process.machine.map
+                for process in self.cluster.processes.values()
+                if isinstance(process.machine, Member)
+            ]
+        )
+        return max(maps, key=lambda each: each.epoch)
+
+    def move(self, table_id: int, target: str) -> None:
+        """All keys of a table, index or view."""
+        start, stop = table_range(table_id)
+        for log, low, high in list(self.map().owners(start, stop)):
+            if log != target:
+                self.command(MoveRange(0, low, high, target))
+        self.wait_for_map(
+            lambda ranges: not ranges.moves and {log for log, _, _ in ranges.owners(start, stop)} == {target}
+        )
+
+    def wait_for_map(self, condition: Callable[[RangeMap], bool]) -> None:
+        pause = threading.Event()
+        for _ in range(2_000):
+            if condition(self.map()):
+                return
+            pause.wait(0.005)
+        raise AssertionError("the range map is not as it should be")
+
+    def command(self, command: Split | Merge | MoveRange) -> None:
+        """To whoever leads."""
+        errors = []
+        for name in self.ltms:
+            done = self.cluster.ask(f"{name}.leader", command).result(10)
+            assert isinstance(done, Done)
+            if not done.error:
+                return
+            errors.append(done.error)
+        raise AssertionError(errors)
 
     def close(self) -> None:
         self.cluster.close()

@@ -16,12 +16,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from viewtide.coordinator.two_phase.messages import Outcome, Submit
+from viewtide.ltm import wire
 from viewtide.ltm.cluster import zk_messages as zk
 from viewtide.ltm.cluster.log_messages import LOGS, LogRecords, NoLog, ReadLog, Seal
 from viewtide.ltm.cluster.member import LifeOver
 from viewtide.ltm.machine import Machine, Outputs, PlainHost, WhenDurable
 
 from .sim.process import Recovered
+from .sim.wire import _SENT
 from .sim.zookeeper import _read, _Refused, _write, _Znode
 
 #: A question that is not answered is asked again after this long.
@@ -33,6 +35,10 @@ SESSION_MS = 300
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _process(machine: str) -> str:
+    return machine.partition(".")[0]
 
 
 class MemoryZooKeeper:
@@ -122,6 +128,8 @@ class InProcessCluster:
         self._numbers = itertools.count(1)
         self._open: dict[object, tuple[str, Any, Future[Any]]] = {}
         self.failure: BaseException | None = None
+        #: What a message between processes may have at the most; None: nobody looks.
+        self.message_bytes_max: int | None = None
         self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
 
     # -- for the test
@@ -238,6 +246,9 @@ class InProcessCluster:
         heapq.heappush(self._timers, (now_ms() + delay_ms, next(self._order), action))
 
     def _post(self, to: str, sender: str, message: object) -> None:
+        if self.message_bytes_max is not None and type(message) in _SENT and _process(to) != _process(sender):
+            size = len(wire.encode(message))
+            assert size <= self.message_bytes_max, f"a {type(message).__name__} from {sender} to {to} of {size} bytes"
         self._messages.append((to, sender, message))
 
     def _deliver(self, to: str, sender: str, message: object) -> None:

@@ -30,6 +30,7 @@ from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.machine import Host, Outputs
 from ...ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from ...ltm.two_phase.messages import COMMITTED, KeyRange, TxId
+from ...ltm.two_phase.pages import PAGE_BYTES_MAX, fitting, row_bytes
 from ..transaction import Intent
 from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
 from ..vms.cluster_client import ASKER, Asker
@@ -195,7 +196,7 @@ class CatalogBuilder:
         start, stop = table_range(rows.table.id)
         size = self.page_rows
         while True:
-            read = cast(RowsAt, (yield ReadAt(0, 0, (), ((start, stop, size, False),))))
+            read = cast(RowsAt, (yield ReadAt(0, 0, (), ((start, stop, size, False),), some=True)))
             found = read.ranges[0]
             wanted: list[tuple[bytes, Row]]
             seen_ranges: tuple[KeyRange, ...] = ()
@@ -215,7 +216,7 @@ class CatalogBuilder:
                     yield Pause(AGAIN_MS)
                     continue
                 self._host.probe(INDEXED)
-            if len(found) < size:
+            if len(found) < size and not read.left_ranges:
                 return
             start = found[-1][0] + b"\0"
             size = min(2 * size, self.page_rows)
@@ -251,9 +252,19 @@ class CatalogBuilder:
     ) -> Generator[_Asked, _Answer, tuple[list[Row], bytes | None]]:
         """Rows that a table has or a view shows at S, and the last key, None if there are no others."""
         rows = tables.source(name)
-        read = cast(RowsAt, (yield ReadAt(0, ts, (), ((start, stop, self.page_rows, False),))))
-        found = read.ranges[0]
-        last = found[-1][0] if len(found) == self.page_rows else None
+        wanted: KeyRange | None = (start, stop, self.page_rows, False)
+        found: list[tuple[bytes, int, Row]] = []
+        last: bytes | None = None
+        # Whoever builds the view next must find the same pages: where they end is told by the rows alone, and not by
+        # how many of them were in one answer.
+        while wanted is not None and last is None:
+            read = cast(RowsAt, (yield ReadAt(0, ts, (), (wanted,), some=True)))
+            found += read.ranges[0]
+            wanted = read.left_ranges[0][1] if read.left_ranges else None
+            count = fitting(found, _found_bytes, PAGE_BYTES_MAX)
+            if count == self.page_rows or sum(map(_found_bytes, found[:count])) >= PAGE_BYTES_MAX:
+                del found[count:]
+                last = found[-1][0]
         if isinstance(rows, TableRows):
             return [rows.whole(row) for _, _, row in found], last
         keys = [key for key, _, _ in found]
@@ -323,6 +334,10 @@ class CatalogBuilder:
             submit = Submit(NO_ID, False, ((STEPS, writes),), read.at, keys)
             if cast(Outcome, (yield self._submit(tables, read, submit))).state != COMMITTED:
                 yield Pause(AGAIN_MS)
+
+
+def _found_bytes(found: tuple[bytes, int, Row]) -> int:
+    return row_bytes(found[2])
 
 
 def _as_of(tables: Tables, look_ups: Sequence[LookUp], ts: int) -> Generator[_Asked, _Answer, Answers]:

@@ -17,6 +17,7 @@ from ...ltm.fair_lock import FairLock
 from ...ltm.reading import NEWEST, Reader, ReadHorizon
 from ...ltm.tables import Tables, ViewRows
 from ...ltm.two_phase.messages import KeyRange
+from ...ltm.two_phase.pages import rest_of, row_bytes
 from ...ltm.versions import IndexVersions, TableVersions
 from ..vms.groups import group_keys
 from ..vms.step_rows import watermark_key, watermark_of
@@ -35,8 +36,9 @@ RANGES_MAX = 250
 PREFIX_ROWS_MAX = 200
 #: Values of one group that are fetched ahead to find its minimum or maximum: the first may show nothing.
 EXTREME_ROWS = 2
-#: Rows that were fetched ahead and are kept in mind, over all readers.
+#: Rows that were fetched ahead and are kept in mind, over all readers, and about how many bytes.
 FETCHED_ROWS_MAX = 50_000
+FETCHED_BYTES_MAX = 256 * 2**20
 
 T = TypeVar("T")
 _Found = list[tuple[bytes, Row]]
@@ -63,6 +65,8 @@ class _Fetched:
         self._rows: dict[int, dict[bytes, Row | None]] = {}
         self._ranges: dict[int, dict[KeyRange, _Found]] = {}
         self._count = 0
+        #: Since it was last empty.
+        self._bytes = 0
 
     def row(self, at: int, key: bytes) -> tuple[Row | None] | None:
         """In a tuple; None if it was not fetched."""
@@ -74,12 +78,14 @@ class _Fetched:
         return None if ranges is None else ranges.get(wanted)
 
     def put(self, at: int, rows: dict[bytes, Row | None], ranges: dict[KeyRange, _Found]) -> None:
+        size = sum(map(row_bytes, rows.values())) + sum(row_bytes(row) for found in ranges.values() for _, row in found)
         with self._lock:
             self._count += len(rows) + sum(len(found) + 1 for found in ranges.values())
-            if self._count > FETCHED_ROWS_MAX:
+            self._bytes += size
+            if self._count > FETCHED_ROWS_MAX or self._bytes > FETCHED_BYTES_MAX:
                 self._rows.clear()
                 self._ranges.clear()
-                self._count = 0
+                self._count = self._bytes = 0
             self._rows.setdefault(at, {}).update(rows)
             self._ranges.setdefault(at, {}).update(ranges)
 
@@ -88,6 +94,8 @@ class _Fetched:
             rows, ranges = self._rows.pop(at, {}), self._ranges.pop(at, {})
             self._count -= len(rows) + sum(len(found) + 1 for found in ranges.values())
             self._count = max(self._count, 0)
+            if not self._count:
+                self._bytes = 0
 
 
 class ClusterHorizon:
@@ -196,13 +204,17 @@ class ClusterReader(Reader):
     ) -> Iterator[tuple[bytes, T]]:
         at = _asked(at)
         while start < stop:
-            found = self._requests.read(at, (), ((start, stop, size, last),))
+            wanted = (start, stop, size, last)
+            found = self._requests.read(at, (), (wanted,), some=True)
             at, page = found.at, found.ranges[0]
             for key, _, row in page:
                 yield key, self._shown_value(versions, row)
+            if found.left_ranges:
+                start, stop = found.left_ranges[0][1][:2]  # they are long: not more of them the next time
+                continue
             if len(page) < size:
                 return
-            start, stop = (start, page[-1][0]) if last else (page[-1][0] + b"\0", stop)
+            start, stop = rest_of(wanted, page[-1][0], len(page))[:2]
             size = min(size * PAGE_TIMES, PAGE_ROWS_MAX)
 
     def entries_at(self, entries: IndexVersions, prefix: bytes, at: int) -> list[bytes]:

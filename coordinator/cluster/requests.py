@@ -20,6 +20,7 @@ from ...changetables.keys import table_range
 from ...ltm.two_phase.messages import COMMITTED, KeyRange, Place, TxId
 from ...ltm.two_phase.participant import HISTORY_MS, TOO_OLD
 from ..two_phase.messages import ChangesAt, ChangesFound, Outcome, ReadAt, RowsAt, Submit
+from ..two_phase.whole_reads import rest_of, with_more
 from ..vms.step_rows import STEPS_ID
 
 #: A read is given up after this long: more than it takes another LTM to take over.
@@ -87,15 +88,19 @@ class Requests:
 
     # -- reads
 
-    def read(self, at: int, keys: Sequence[bytes], ranges: Sequence[KeyRange] = ()) -> RowsAt:
-        """Rows at one timestamp, a new one if `at` is 0."""
-        return self._read(ReadAt(0, at, tuple(keys), tuple(ranges)), READ_MS_MAX)
+    def read(self, at: int, keys: Sequence[bytes], ranges: Sequence[KeyRange] = (), some: bool = False) -> RowsAt:
+        """Rows at one timestamp, a new one if `at` is 0. `some`: one page of them is enough."""
+        question = ReadAt(0, at, tuple(keys), tuple(ranges), some=some)
+        answer = self._read(question, READ_MS_MAX)
+        while (rest := rest_of(question, answer)) is not None:
+            answer = with_more(answer, self._read(rest, READ_MS_MAX))
+        return answer
 
     def await_stored(self, at: int, ids: Sequence[int]) -> None:
         """Until the store that all LTMs share has everything of some tables and views up to a timestamp that was issued
         before, or published. Then nothing at or below it will ever change there, whoever owns the keys (`saving`)."""
         ranges = tuple((*table_range(each), 0, False) for each in ids)
-        self._read(ReadAt(0, at, (), ranges, True), STORED_MS_MAX)
+        self._read(ReadAt(0, at, (), ranges, stored=True), STORED_MS_MAX)
 
     def _read(self, question: ReadAt, ms_max: int) -> RowsAt:
         at = question.at

@@ -16,6 +16,7 @@ from ...ltm.key_range import RangeMap
 from ...ltm.tables import IndexEntries, TableRows, Tables
 from ...ltm.two_phase.holds import CONTRIBUTION, WRITE
 from ...ltm.two_phase.messages import Ask, Attempt, FoundRows, KeyRange, NewRow, Prepare, Refresh, Told, TxId
+from ...ltm.two_phase.pages import rest_of
 from ..transaction import Request, Transaction
 from .look_ups import Asking, Found, Wanted, look_up
 from .messages import Submit
@@ -133,10 +134,12 @@ class AttemptAt:
         route = self._route
         assert route is not None
         keys, ranges = route.places[log]
-        for (want, number), row in zip(keys, told.rows, strict=True):
+        for (want, number), row in zip(keys, told.rows, strict=False):
             route.found[want][0][number] = row
-        for (want, number), rows in zip(ranges, told.ranges, strict=True):
+        for (want, number), rows in zip(ranges, told.ranges, strict=False):
             route.found[want][1][number].append(rows)
+        if len(told.rows) < len(keys) or len(told.ranges) < len(ranges) or told.more:
+            return [(log, self._ask_for_rest(log, ask, told))]
         if self.waiting:
             return None
         asks = self._go_on(route) if route.wanted else []
@@ -144,6 +147,32 @@ class AttemptAt:
             self._careful = False
             return self._hold_all()
         return asks
+
+    def _ask_for_rest(self, log: str, ask: Ask, told: Told) -> Ask:
+        """The answer was a page. What is held and has been checked stays so."""
+        assert self._route is not None
+        keys, range_places = self._route.places[log]
+        answered, writes = len(told.rows), len(ask.writes)
+        complete = len(told.ranges) - told.more
+        ranges = ask.ranges[complete:]
+        if told.more:
+            found = told.ranges[-1]
+            ranges = (rest_of(ranges[0], found[-1][0], len(found)), *ranges[1:])
+        self._number += 1
+        rest = Ask(
+            self.attempt,
+            self._number,
+            self.priority,
+            self.epoch,
+            told.incarnation,
+            ask.writes[answered:],
+            ask.keys[max(0, answered - writes) :],
+            ranges,
+            members=self.members,
+        )
+        self.waiting[log] = rest
+        self._route.places[log] = (keys[answered:], range_places[complete:])
+        return rest
 
     def _hold_all(self) -> list[tuple[str, Ask]]:
         """Ask for every hold that the votes will need."""

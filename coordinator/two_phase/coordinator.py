@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from ...changetables.errors import Error, TransactionConflict
 from ...changetables.types import Row
@@ -42,6 +43,7 @@ from ...ltm.two_phase.messages import (
     TxId,
     Vote,
 )
+from ...ltm.two_phase.pages import PAGE_BYTES_MAX, rest_of, row_bytes
 from ...ltm.two_phase.participant import CHANGED, ENDED, WOULD_WAIT
 from ..timestamps import STEP
 from ..transaction import Request, check_table
@@ -128,6 +130,20 @@ class _Work:
         return not (self.attempts or self.resolving or submit.snapshot or submit.refreshes or submit.exact)
 
 
+FoundRow: TypeAlias = tuple[bytes, int, Row]
+
+
+class _RangePart:
+    """What one owner has of a range."""
+
+    __slots__ = ("more", "rows")
+
+    def __init__(self) -> None:
+        self.rows: tuple[FoundRow, ...] = ()
+        #: Whether there is more behind the rows, perhaps.
+        self.more = True
+
+
 class _Reading:
     __slots__ = ("began_ms", "client", "epoch", "message", "ranges", "rows", "waiting")
 
@@ -136,10 +152,44 @@ class _Reading:
         self.message = message
         self.epoch = epoch
         self.began_ms = now_ms
-        #: By the number of a part: its question, whom it goes to, and the places of its keys and ranges.
-        self.waiting: dict[int, tuple[str, Read, list[int], list[int]]] = {}
-        self.rows: list[tuple[int, Row | None]] = [(0, None)] * len(message.keys)
-        self.ranges: list[list[tuple[tuple[bytes, int, Row], ...]]] = [[] for _ in message.ranges]
+        #: By the number of a part: its question, whom it goes to, and the places of its keys and of its ranges: which
+        #: range, and which part of it.
+        self.waiting: dict[int, tuple[str, Read, list[int], list[tuple[int, int]]]] = {}
+        self.rows: list[tuple[int, Row | None] | None] = [None] * len(message.keys)
+        #: Of each range its parts, in the order in which it is read.
+        self.ranges: list[list[_RangePart]] = [[] for _ in message.ranges]
+
+    def answer(self, bytes_max: int) -> RowsAt:
+        """A page of all that was found: what comes first, as far as it is there and fits."""
+        message = self.message
+        left = bytes_max
+        left_keys: list[int] = []
+        rows: list[tuple[int, Row | None]] = []
+        for place, row in enumerate(self.rows):
+            if row is None or left <= 0:
+                left_keys.append(place)
+                row = (0, None)
+            rows.append(row)
+            left -= row_bytes(row[1])
+        ranges: list[tuple[FoundRow, ...]] = []
+        left_ranges: list[tuple[int, KeyRange]] = []
+        for place, (wanted, parts) in enumerate(zip(message.ranges, self.ranges, strict=True)):
+            found, rest = _first_rows(wanted, parts, left)
+            left -= sum(row_bytes(row) for _, _, row in found)
+            ranges.append(tuple(found))
+            if rest is not None:
+                left_ranges.append((place, rest))
+        return RowsAt(
+            message.number,
+            message.at,
+            tuple(rows),
+            tuple(ranges),
+            "",
+            self.epoch,
+            0,
+            tuple(left_keys),
+            tuple(left_ranges),
+        )
 
 
 class Coordinator:
@@ -154,6 +204,8 @@ class Coordinator:
         self.tables_by_version: Callable[[int], Tables | None] = lambda version: None
         #: As of the participants.
         self.one_phase = True
+        #: What one answer to a read has at the most, about.
+        self.page_bytes = PAGE_BYTES_MAX
         #: Are told of an attempt before votes are asked for (what it raises ends it), and that it is committed.
         self.on_prepare: Callable[[AttemptAt], None] | None = None
         self.on_commit: Callable[[AttemptAt, int], None] | None = None
@@ -642,17 +694,22 @@ class Coordinator:
 
     def _begin_read(self, client: str, message: ReadAt, at: int, epoch: int) -> None:
         reading = _Reading(client, message._replace(at=at), epoch, self._now_ms)
-        parts: dict[str, tuple[list[int], list[tuple[int, KeyRange]]]] = {}
+        parts: dict[str, tuple[list[int], list[tuple[tuple[int, int], KeyRange]]]] = {}
         for place, key in enumerate(message.keys):
             parts.setdefault(self.ranges.owner(key), ([], []))[0].append(place)
         for place, (start, stop, limit, last) in enumerate(message.ranges):
-            for log, low, high in self.ranges.owners(start, stop):
-                parts.setdefault(log, ([], []))[1].append((place, (low, high, limit, last)))
+            owners = list(self.ranges.owners(start, stop))
+            for log, low, high in reversed(owners) if last else owners:
+                name = (place, len(reading.ranges[place]))
+                reading.ranges[place].append(_RangePart())
+                parts.setdefault(log, ([], []))[1].append((name, (low, high, limit, last)))
         for log, (places, ranges) in parts.items():
             self._number += 1
             keys = tuple(message.keys[place] for place in places)
-            read = Read(self._number, at, epoch, keys, tuple(each for _, each in ranges), message.stored)
-            reading.waiting[self._number] = (log, read, places, [place for place, _ in ranges])
+            asked = tuple(each for _, each in ranges)
+            bytes_max = max(self.page_bytes // len(parts), 1)
+            read = Read(self._number, at, epoch, keys, asked, message.stored, bytes_max)
+            reading.waiting[self._number] = (log, read, places, [name for name, _ in ranges])
             self._readings[self._number] = reading
             self._to_log(log, read)
             self._timers.append((self._now_ms + RESEND_MS, ("read", self._number)))
@@ -675,10 +732,14 @@ class Coordinator:
         if reading is None:
             return
         _, _, places, range_places = reading.waiting.pop(found.number)
-        for place, row in zip(places, found.rows, strict=True):
+        for place, row in zip(places, found.rows, strict=False):
             reading.rows[place] = row
-        for place, rows in zip(range_places, found.ranges, strict=True):
-            reading.ranges[place].append(rows)
+        for (place, number), rows in zip(range_places, found.ranges, strict=False):
+            part = reading.ranges[place][number]
+            part.rows, part.more = rows, False
+        if found.more:
+            place, number = range_places[len(found.ranges) - 1]
+            reading.ranges[place][number].more = True
         if not reading.waiting:
             self._end_read(reading, "")
 
@@ -691,13 +752,7 @@ class Coordinator:
         for number in reading.waiting:
             self._readings.pop(number, None)
         wanted = reading.message
-        ranges = []
-        for (_, _, limit, last), parts in zip(wanted.ranges, reading.ranges, strict=True):
-            rows = [row for part in sorted(parts, key=_first_key, reverse=last) for row in part]
-            ranges.append(tuple(rows[:limit] if limit else rows))
-        answer = RowsAt(wanted.number, wanted.at, tuple(reading.rows), tuple(ranges), "", reading.epoch)
-        if error:
-            answer = RowsAt(wanted.number, wanted.at, (), (), error)
+        answer = RowsAt(wanted.number, wanted.at, (), (), error) if error else reading.answer(self.page_bytes)
         self._send.append((reading.client, answer))
 
 
@@ -706,8 +761,28 @@ def _outcome_of(work: _Work, error: Error) -> Outcome:
     return Outcome(work.submit.tx_id, state, 0, (type(error).__name__, error.message, error.hint))
 
 
-def _first_key(part: tuple[tuple[bytes, int, Row], ...]) -> bytes:
-    return part[0][0] if part else b""
+def _first_rows(
+    wanted: KeyRange, parts: Sequence[_RangePart], bytes_max: int
+) -> tuple[list[FoundRow], KeyRange | None]:
+    """The first rows of a range, as many as are wanted, known and fit; and what is left of it."""
+    limit = wanted[2]
+    found: list[FoundRow] = []
+    left, more = bytes_max, False
+    for part in parts:
+        for row in part.rows:
+            if len(found) == limit > 0:
+                return found, None
+            if left <= 0:
+                more = True
+                break
+            found.append(row)
+            left -= row_bytes(row[2])
+        if more or part.more:
+            more = True
+            break
+    if not more or len(found) == limit > 0:
+        return found, None
+    return found, rest_of(wanted, found[-1][0], len(found)) if found else wanted
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {

@@ -71,13 +71,16 @@ CONFLICT, FAILED, UNKNOWN = "conflict", "failed", "unknown"
 
 
 class ReadAt(NamedTuple):
-    """Rows at one timestamp, `at`, or a new one if that is 0. `stored`: no rows, but as soon as the store has them."""
+    """Rows at one timestamp, `at`, or a new one if that is 0. `stored`: no rows, but as soon as the store has them.
+    `some`: a page of them is enough, at least one row; else whoever asks asks again until nothing is missing
+    (`whole_reads`)."""
 
     number: int
     at: int
     keys: tuple[bytes, ...]
     ranges: tuple[KeyRange, ...] = ()
     stored: bool = False
+    some: bool = False
 
 
 class ChangesAt(NamedTuple):
@@ -104,7 +107,8 @@ class ChangesFound(NamedTuple):
 
 class RowsAt(NamedTuple):
     """Each row with its commit_ts. `error`: why there are none. `epoch` is that of a new timestamp, 0 of one that was
-    given; `catalog_version` is that of the catalog as of the new timestamp."""
+    given; `catalog_version` is that of the catalog as of the new timestamp. It is a page: what did not fit is left, the
+    keys at these places, and of the ranges at these places what is behind the rows that are here."""
 
     number: int
     at: int
@@ -113,3 +117,5 @@ class RowsAt(NamedTuple):
     error: str = ""
     epoch: int = 0
     catalog_version: int = 0
+    left_keys: tuple[int, ...] = ()
+    left_ranges: tuple[tuple[int, KeyRange], ...] = ()

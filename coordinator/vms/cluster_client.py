@@ -1,4 +1,5 @@
-"""Asks coordinators, one after another, until it is answered: what view managers and the scheduler do as clients."""
+"""Asks coordinators, one after another, until it is answered: what view managers and the scheduler do as clients.
+Answers to reads come in pages; they are put together here."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ...ltm.machine import Host
 from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
+from ..two_phase.whole_reads import rest_of, with_more
 
 #: Longer than a transaction takes when all goes well.
 ANSWER_MS_MAX = 400
@@ -30,6 +32,9 @@ class Asker:
         #: The timer of each that counts: of several, all but the last are forgotten. Else a question that is refused
         #: for long would be asked twice as often each time.
         self._waits: dict[object, int] = {}
+        #: Of reads whose answer was a page: the question for the next one; and by that, what is known so far.
+        self._rests: dict[object, object] = {}
+        self._pages: dict[object, tuple[object, ReadAt, RowsAt, Then]] = {}
         self._timer = 0
         self.send: list[tuple[str, object]] = []
         self.timers: list[tuple[int, object]] = []
@@ -64,8 +69,10 @@ class Asker:
 
     def forget(self, name: object) -> None:
         """Nobody wants the answer any more."""
-        self._open.pop(name, None)
-        self._waits.pop(name, None)
+        for each in (name, self._rests.pop(name, None)):
+            self._open.pop(each, None)
+            self._waits.pop(each, None)
+            self._pages.pop(each, None)
 
     def _ask(self, name: object, question: ReadAt | Submit, now_ms: int) -> None:
         self._turn += 1
@@ -86,11 +93,38 @@ class Asker:
         if name not in self._open:
             return
         if isinstance(message, RowsAt) and message.error:
-            self._wait(name, now_ms + AGAIN_MS)
+            self._wait(self._begun_anew(name), now_ms + AGAIN_MS)
             return
-        _, then = self._open.pop(name)
+        question, then = self._open.pop(name)
         del self._waits[name]
-        then(message)
+        if isinstance(message, RowsAt) and isinstance(question, ReadAt):
+            self._page(name, question, message, then, now_ms)
+        else:
+            then(message)
+
+    def _page(self, name: object, question: ReadAt, answer: RowsAt, then: Then, now_ms: int) -> None:
+        known = self._pages.pop(name, None)
+        if known is not None:
+            name, question, before, then = known
+            answer = with_more(before, answer)
+        rest = rest_of(question, answer)
+        if rest is None:
+            self._rests.pop(name, None)
+            then(answer)
+            return
+        asked = self._rests[name] = self.ask(rest, now_ms, then)
+        self._pages[asked] = (name, question, answer, then)
+
+    def _begun_anew(self, name: object) -> object:
+        """The question to ask again. What was read at a new timestamp is read at another one: the first may be too old
+        by now."""
+        known = self._pages.get(name)
+        if known is None or known[1].at:
+            return name
+        first, question, _, then = known
+        self.forget(first)
+        self._open[first] = (question, then)
+        return first
 
     def timer(self, token: object, now_ms: int) -> None:
         assert isinstance(token, tuple)

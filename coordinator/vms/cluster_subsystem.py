@@ -22,6 +22,7 @@ from ...ltm.reading import same_row
 from ...ltm.tables import TableRows, Tables, ViewRows
 from ...ltm.two_phase.holds import PREFIX_BYTES
 from ...ltm.two_phase.messages import Refresh
+from ...ltm.two_phase.pages import in_pages, row_bytes
 from ...ltm.two_phase.participant import Participant, RefreshRow
 from ...ltm.two_phase.recent import Recent
 from ...ltm.two_phase.records import LoggedWrite
@@ -209,6 +210,10 @@ class History:
         return [(view.view.id, key, None, None) for key in keys]
 
 
+def _item_bytes(item: Item) -> int:
+    return row_bytes(item[2]) + row_bytes(item[3])
+
+
 def _is_of(step: Step, ts: int) -> bool:
     """Records belong to a step by their timestamp (rule D2)."""
     return step.w0 < ts <= step.w1
@@ -293,12 +298,9 @@ class FeedingParticipant(Participant):
 
     def _answer_collect(self, sender: str, collect: Collect) -> None:
         step, level, slot, first = collect
-        share = self.history.share(step, level, slot)
-        size = self._items_max
-        count = (len(share) + size - 1) // size
-        for number in range(first, min(first + MESSAGES_MAX, count)):
-            items = tuple(share[number * size : (number + 1) * size])
-            self._send.append((sender, Changed(step, level, slot, self.log, number, items)))
-        if first + MESSAGES_MAX >= count:
-            self._send.append((sender, Marker(step, level, slot, self.log, count)))
+        pages = in_pages(self.history.share(step, level, slot), _item_bytes, self._items_max)
+        for number in range(first, min(first + MESSAGES_MAX, len(pages))):
+            self._send.append((sender, Changed(step, level, slot, self.log, number, tuple(pages[number]))))
+        if first + MESSAGES_MAX >= len(pages):
+            self._send.append((sender, Marker(step, level, slot, self.log, len(pages))))
         self.host.probe(COLLECTED)

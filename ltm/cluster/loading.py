@@ -14,7 +14,7 @@ from ...changetables.keys import table_range
 from ..machine import Host
 from ..two_phase.cells import ABSENT, Version
 from ..two_phase.holds import PREFIX_BYTES, Bounds
-from ..two_phase.messages import Ask, Attempt, Decide, KeyRange, Prepare, Read
+from ..two_phase.messages import FOREVER, Ask, Attempt, Decide, KeyRange, Prepare, Read
 from ..two_phase.participant import Participant
 from ..two_phase.stored_cells import StoredCells
 from .settings import StoreSettings
@@ -37,6 +37,8 @@ class Needs(NamedTuple):
     keys: tuple[bytes, ...]
     ranges: tuple[KeyRange, ...]
     at: int
+    #: Of each range no more than that.
+    bytes_max: int = FOREVER
 
 
 def needs_of(message: object) -> Needs | None:
@@ -48,7 +50,7 @@ def needs_of(message: object) -> Needs | None:
             keys = (*(key for key, _ in message.writes), *(refresh[1] for refresh in message.refreshes))
             return Needs(keys, (), NEWEST)
         case Read(stored=False):
-            return Needs(message.keys, message.ranges, message.at)
+            return Needs(message.keys, message.ranges, message.at, message.bytes_max)
     return None
 
 
@@ -133,7 +135,7 @@ class Loader:
             if key not in keys and not cells.sees(key, needs.at):
                 unseen[key] = None
         for wanted in needs.ranges:
-            gap, missing = cells.unknown_between(wanted, needs.at)
+            gap, missing = cells.unknown_between(wanted, needs.at, needs.bytes_max)
             unseen.update(dict.fromkeys(missing))
             if gap is not None:
                 ranges[gap] = None

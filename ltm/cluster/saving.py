@@ -24,6 +24,7 @@ from ..two_phase.cells import Version
 from ..two_phase.journal import Journal, Remembered, Stored
 from ..two_phase.marks import RAISE_MAX
 from ..two_phase.messages import FOREVER
+from ..two_phase.pages import PAGE_BYTES_MAX, row_bytes
 from ..two_phase.participant import MS_SHIFT, Participant
 from ..two_phase.stored_cells import StoredCells
 from .checkpoint import Checkpoint, chunk_name, entry_key, name_of, pack_memory
@@ -63,18 +64,20 @@ class Pages:
         """Cells and notes of what supersedes what; None: all were given."""
         cells: list[tuple[bytes, int, Row | None]] = []
         notes: list[tuple[int, bytes, int]] = []
+        left = PAGE_BYTES_MAX
         for key in self._left:
             base = self._cells.touched.get(key)
             if base is None:
                 continue
             for ts, row in reversed(list(_final_versions(self._cells.chains.get(key), base, self._to.of(key)))):
                 cells.append((key, ts, row))
+                left -= row_bytes(row)
                 if base:
                     notes.append((ts, key, base))
                 if row is None:
                     notes.append((ts, key, ts))
                 base = ts
-            if len(cells) >= self._cells_max:
+            if len(cells) >= self._cells_max or left <= 0:
                 break
         return (tuple(cells), tuple(notes)) if cells else None
 

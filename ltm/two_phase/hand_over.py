@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...changetables.types import Row
 from ..machine import Outputs
+from . import pages
 from .cells import Version
 from .records import Adopted
 from .stored_cells import StoredCells
@@ -55,23 +57,25 @@ def give_away(participant: Participant, start: bytes, stop: bytes | None) -> Ado
     )
 
 
-def in_pages(adopted: Adopted, items_max: int) -> list[Adopted]:
+def in_pages(adopted: Adopted, items_max: int, bytes_max: int = pages.PAGE_BYTES_MAX) -> list[Adopted]:
     """The same in several, none with more rows, or transactions, than that: each is about a part of the keys, or about
     none."""
-    pages = []
-    start, rows = adopted.start, adopted.rows
+    found = []
     bare = adopted._replace(rows=(), committed=(), refused=())
-    while len(rows) > items_max:
-        stop = rows[items_max][0]
-        pages.append(bare._replace(start=start, stop=stop, rows=rows[:items_max]))
-        start, rows = stop, rows[items_max:]
-    pages.append(bare._replace(start=start, rows=rows))
+    parts = [tuple(rows) for rows in pages.in_pages(adopted.rows, _versions_bytes, items_max, bytes_max)] or [()]
+    starts = [adopted.start, *(rows[0][0] for rows in parts[1:])]
+    for start, stop, rows in zip(starts, [*starts[1:], adopted.stop], parts, strict=True):
+        found.append(bare._replace(start=start, stop=stop, rows=rows))
     nowhere = bare._replace(start=adopted.start, stop=adopted.start)
     for place in range(0, len(adopted.committed), items_max):
-        pages.append(nowhere._replace(committed=adopted.committed[place : place + items_max]))
+        found.append(nowhere._replace(committed=adopted.committed[place : place + items_max]))
     for place in range(0, len(adopted.refused), items_max):
-        pages.append(nowhere._replace(refused=adopted.refused[place : place + items_max]))
-    return pages
+        found.append(nowhere._replace(refused=adopted.refused[place : place + items_max]))
+    return found
+
+
+def _versions_bytes(versions: tuple[bytes, tuple[tuple[int, Row | None], ...]]) -> int:
+    return sum(pages.row_bytes(row) for _, row in versions[1])
 
 
 def take_in(participant: Participant, adopted: Adopted) -> None:

@@ -69,13 +69,15 @@ class Ask(NamedTuple):
 
 
 class Told(NamedTuple):
-    """`rows` of `writes`, then of `keys`."""
+    """`rows` of `writes`, then of `keys`. It is a page: if what was asked for is too long, the rest is missing; `more`:
+    the last range has rows behind those that are here. Whoever asked asks for the rest."""
 
     attempt: Attempt
     number: int
     incarnation: int
     rows: tuple[Row | None, ...]
     ranges: tuple[FoundRows, ...]
+    more: bool = False
 
 
 class Refused(NamedTuple):
@@ -194,7 +196,7 @@ class Timestamps(NamedTuple):
 
 class Read(NamedTuple):
     """Rows at a timestamp; nobody commits at or below it there any more. `stored`: no rows are told, but that the store
-    has all versions of theirs up to the timestamp."""
+    has all versions of theirs up to the timestamp. The answer has about `bytes_max` bytes at the most, or one row."""
 
     number: int
     at: int
@@ -202,15 +204,17 @@ class Read(NamedTuple):
     keys: tuple[bytes, ...]
     ranges: tuple[KeyRange, ...] = ()
     stored: bool = False
+    bytes_max: int = FOREVER
 
 
 class ReadRows(NamedTuple):
-    """Each row with its commit_ts."""
+    """Each row with its commit_ts. What did not fit is missing, as in `Told`."""
 
     number: int
     incarnation: int
     rows: tuple[tuple[int, Row | None], ...]
     ranges: tuple[tuple[tuple[bytes, int, Row], ...], ...]
+    more: bool = False
 
 
 class ReadChanges(NamedTuple):

@@ -58,6 +58,7 @@ from .messages import (
     TxId,
     Vote,
 )
+from .pages import PAGE_BYTES_MAX, fitting, row_bytes
 from .recent import Recent
 from .records import Adopted, Committed, Decided, Forgotten, LoggedWrite, Refusal, Voted
 from .stored_cells import StoredCells
@@ -222,6 +223,8 @@ class Participant:
         self._reader_number = 0
         self._part_number = 0
         self.history_ms, self.clean_ms = HISTORY_MS, CLEAN_MS
+        #: What one answer to a transaction has at the most, about.
+        self.page_bytes = PAGE_BYTES_MAX
         #: With a store: whether a request must wait for rows that are not in memory. It comes again then.
         self.must_load: Callable[[str, Ask | Read], bool] | None = None
         #: The highest timestamp that anybody came with.
@@ -544,23 +547,33 @@ class Participant:
         rows: list[Row | None] = []
         self.cells.load(ask.writes, ask.keys, ask.seen)
         chains = self.cells.chains
+        left, more = self.page_bytes, False
         for key in ask.writes + ask.keys if ask.keys else ask.writes:
+            if left <= 0:
+                break
             version = chains.get(key)
             if version is None:
                 rows.append(None)
             else:
                 rows.append(version[1])
+                left -= row_bytes(version[1])
                 if version[0] > seen_ts:
                     seen_ts = version[0]
         found: list[FoundRows] = []
         for each in ask.ranges:
             seen_ts = max(seen_ts, self.cells.newest_ts(each[0], each[1]))
-            found.append(self.cells.newest_between(each))
+            if left > 0:
+                some = self.cells.newest_between(each)
+                page = some[: fitting(some, _found_bytes, left)]
+                left -= sum(map(_found_bytes, page))
+                found.append(page)
+                more = len(page) < len(some)
         if (ask.seen or ask.seen_ranges) and self._has_changed(ask):
             self._refuse(ask.attempt, CHANGED)
             return
         part.seen_ts = seen_ts
-        self._show(part.coordinator, Told(ask.attempt, ask.number, part.incarnation, tuple(rows), tuple(found)))
+        told = Told(ask.attempt, ask.number, part.incarnation, tuple(rows), tuple(found), more)
+        self._show(part.coordinator, told)
 
     def _has_changed(self, ask: Ask) -> bool:
         """Whether something that was read at the snapshot has a newer version (rule V9)."""
@@ -978,7 +991,7 @@ class Participant:
     def _must_load(self, sender: str, message: Ask | Read) -> bool:
         """The first rows of a range may be others than those that were there when the request came: whom it waited
         for has deleted some, and the next ones may be in the store only."""
-        if self.must_load is None or not any(limit for _, _, limit, _ in message.ranges):
+        if self.must_load is None or not message.ranges:
             return False
         return self.must_load(sender, message)
 
@@ -992,21 +1005,31 @@ class Participant:
         if self._must_load(sender, read):
             return
         at, cells = read.at, self.cells
+        left, more = read.bytes_max, False
         rows = []
         for key in read.keys:
+            if left <= 0:
+                break
             version = cells.at(key, at)
             rows.append((version[0], version[1]))
+            left -= row_bytes(version[1])
         ranges = []
         for start, stop, limit, last in read.ranges:
+            if left <= 0:
+                break
             found: list[tuple[bytes, int, Row]] = []
             for key in cells.keys(start, stop, last):
                 ts, row, _ = cells.at(key, at)
                 if row is not None:
                     found.append((key, ts, row))
+                    left -= row_bytes(row)
                     if len(found) == limit:
                         break
+                    if left <= 0:
+                        more = True  # perhaps: nothing is known of what is behind
+                        break
             ranges.append(tuple(found))
-        self._show(sender, ReadRows(read.number, self.incarnation, tuple(rows), tuple(ranges)))
+        self._show(sender, ReadRows(read.number, self.incarnation, tuple(rows), tuple(ranges), more))
 
     def _answer_stored(self, sender: str, read: Read) -> None:
         """Whoever is refused asks again; the next checkpoint has it."""
@@ -1203,6 +1226,10 @@ def _lowest_above(highest: int, start: int) -> int:
     if start > highest:
         return start
     return 0 if highest & RAISE_MAX == RAISE_MAX else highest + 1
+
+
+def _found_bytes(found: tuple[bytes, Row]) -> int:
+    return row_bytes(found[1])
 
 
 def _looked_up(part: _Part) -> tuple[tuple[bytes, ...], tuple[Bounds, ...]]:

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from .holds import PREFIX_BYTES
 from .messages import Attempt, ChangedRow, Place, Refresh, RefreshedRow
+from .pages import PAGE_BYTES_MAX, row_bytes
 from .records import LoggedWrite
 
 #: Of changes that are older than they have to be kept: so many rows are, and about so many bytes.
@@ -21,10 +22,6 @@ KEPT_ROWS = 5_000
 KEPT_BYTES = 16 * 2**20
 #: Changed rows that are kept at the most, however young they are.
 ROWS_MAX = 500_000
-#: Bytes of one answer, about: far below what a message may have.
-PAGE_BYTES_MAX = 4 * 2**20
-#: What a row takes beside texts and bytes.
-_ROW_BYTES = 300
 #: Commits that are looked through for one answer: about 10 ms.
 SCANNED_MAX = 20_000
 
@@ -145,7 +142,7 @@ def _size(writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]) -> int:
     """About how many bytes they take."""
     rows = [row for _, old, new in writes for row in (old, new) if row is not None]
     rows += [row for _, _, key_values, delta in refreshes for row in (key_values, delta)]
-    return sum(_ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes)) for row in rows)
+    return sum(map(row_bytes, rows))
 
 
 def _name(entry: _Entry) -> tuple[int, Attempt]:

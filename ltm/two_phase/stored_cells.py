@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Iterator
 from ...changetables.types import Row
 from .cells import ABSENT, Cells, Version
 from .holds import PREFIX_BYTES, Bounds
-from .messages import KeyRange
+from .messages import FOREVER, KeyRange
+from .pages import row_bytes
 
 #: Known ranges of one table: beyond it all but the last one are forgotten. New keys are mostly the highest.
 RANGES_MAX = 1_000
@@ -102,21 +103,22 @@ class StoredCells(Cells):
             version = version[2]
         return version is not None or (key, at) in self.past
 
-    def unknown_between(self, wanted: KeyRange, at: int) -> tuple[Bounds | None, list[bytes]]:
-        """What is missing before the rows of a range can be told: a part of it whose keys are not known, and keys
-        of which it is not known what is seen at `at`."""
+    def unknown_between(self, wanted: KeyRange, at: int, bytes_max: int = FOREVER) -> tuple[Bounds | None, list[bytes]]:
+        """What is missing before the rows of a range can be told, as many as fill a page of so many bytes: a part of it
+        whose keys are not known, and keys of which it is not known what is seen at `at`."""
         start, stop, limit, last = wanted
         missing: list[bytes] = []
-        found = 0
+        found = size = 0
         for low, high, known in self._parts(start, stop, last):
             if not known:
                 return (low, high), missing
             for key in self.keys(low, high, last):
                 if not self.sees(key, at):
                     missing.append(key)
-                elif self.at(key, at)[1] is not None:
+                elif (row := self.at(key, at)[1]) is not None:
                     found += 1
-                    if found == limit:
+                    size += row_bytes(row)
+                    if found == limit or size >= bytes_max:
                         return None, missing
         return None, missing
 

@@ -26,14 +26,17 @@ from viewtide.coordinator.cluster.catalog_changes import (
     once,
     switching,
 )
+from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
 from viewtide.coordinator.transaction import ANY
 from viewtide.coordinator.two_phase.messages import ReadAt, RowsAt
 from viewtide.coordinator.vms.cluster_leader import SchedulingLeader
+from viewtide.coordinator.vms.cluster_subsystem import FeedingParticipant
 from viewtide.coordinator.vms.groups import group_keys
 from viewtide.coordinator.vms.step_rows import watermark_key, watermark_of
 from viewtide.ltm.catalog import SYNC, Catalog, View
 from viewtide.ltm.cluster import member as members
 from viewtide.ltm.cluster.catalogs import BEGINNING, Entry, Stored, pack_catalog, tables_of
+from viewtide.ltm.cluster.member import Member
 from viewtide.ltm.cluster.messages import (
     CATALOG,
     CatalogChanged,
@@ -42,8 +45,11 @@ from viewtide.ltm.cluster.messages import (
     FetchCatalog,
 )
 from viewtide.ltm.key_range import RangeMap
+from viewtide.ltm.machine import Host as MachineHost
 from viewtide.ltm.tables import Tables
 from viewtide.ltm.two_phase.messages import KeyRange
+from viewtide.ltm.two_phase.participant import RefreshRow
+from viewtide.ltm.two_phase.views import refresh_with
 
 from . import cluster, views_cluster
 from .catalog_checkers import CatalogReplay, Finished, NewestLag
@@ -52,6 +58,7 @@ from .cluster import CANDIDATES, LTMS
 from .faults import Planned, Surroundings
 from .process import NOTHING, Host, Outputs
 from .scenario import Built, Scenario
+from .views import ITEMS_MAX
 from .views_checkers import Lag
 from .workload import (
     CLIENTS,
@@ -77,6 +84,8 @@ DESIGN_MS_MAX = 400
 ANSWER_MS_MAX = 600
 #: So few that most contents take several pages.
 PAGE_ROWS = 6
+#: Pages of about four rows, and of one.
+PAGED, PAGE_BYTES = "catalog-paged", (1_000, 1)
 #: Ids that new tables, indexes and views get begin ranges of their own.
 NEW_IDS = 60
 
@@ -366,6 +375,32 @@ def plan_hasty(around: Surroundings) -> tuple[Planned, ...]:
     return tuple(Planned(0, "slow_link", link, HASTY_MS * 1_000) for link in slow)
 
 
+def _build_paged(world: World) -> Built:
+    """Answers have few rows, of some processes only one."""
+    built = build(world)
+    for name in LTMS:
+        world.nodes[name].factory = _paged_member
+    for name in COORDINATORS:
+        world.nodes[name].factory = _paged_coordinator
+    return built
+
+
+def _paged_participant(host: MachineHost, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
+    made = FeedingParticipant(host, log, oracle, refresh, tables(), ITEMS_MAX)
+    made.page_bytes = PAGE_BYTES[len(log) % 2]
+    return made
+
+
+def _paged_member(host: Host) -> Member:
+    return Member(host, refresh_with(tables()), _paged_participant)
+
+
+def _paged_coordinator(host: Host) -> ClusterCoordinator:
+    made = ClusterCoordinator(host, tables())
+    made.inner.page_bytes = PAGE_BYTES[COORDINATORS.index(host.name) % 2]
+    return made
+
+
 def _build_switching(world: World) -> Built:
     """A view changes its mode all the time, and an index comes and goes."""
     built = build(world)
@@ -455,6 +490,15 @@ SCENARIO_HASTY = Scenario(
     liveness_ms_max=LIVENESS_MS_MAX,
 )
 
+SCENARIO_PAGED = Scenario(
+    name=PAGED,
+    summary="whatever is read comes in pages of few rows",
+    build=_build_paged,
+    make_world=cluster.make_world,
+    safety_ms=SAFETY_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+)
+
 SCENARIO_SWITCHING = Scenario(
     name=SWITCHING,
     summary="a view changes its mode all the time, and an index comes and goes",
@@ -465,5 +509,5 @@ SCENARIO_SWITCHING = Scenario(
     liveness_ms_max=LIVENESS_MS_MAX,
 )
 
-DIRECTED = (SCENARIO_CALM, SCENARIO_LAGGING, SCENARIO_RESTARTS, SCENARIO_HASTY, SCENARIO_SWITCHING)
+DIRECTED = (SCENARIO_CALM, SCENARIO_LAGGING, SCENARIO_RESTARTS, SCENARIO_HASTY, SCENARIO_PAGED, SCENARIO_SWITCHING)
 SCENARIOS = (SCENARIO, *DIRECTED)

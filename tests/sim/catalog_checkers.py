@@ -101,7 +101,10 @@ class CatalogReplay(ViewsReplay, ClusterReplay):
         names = [model._name(ranges[number][0]) for number in kept]
         self.traffic["new views read"] += any(name.startswith("x_") for name in names)
         question = read.question._replace(ranges=tuple(read.question.ranges[number] for number in kept))
-        answer: RowsAt = read.answer._replace(ranges=tuple(read.answer.ranges[number] for number in kept))
+        answer: RowsAt = read.answer._replace(
+            ranges=tuple(read.answer.ranges[number] for number in kept),
+            left_ranges=tuple((kept.index(place), each) for place, each in read.answer.left_ranges if place in kept),
+        )
         super()._compare(model, read._replace(question=question, answer=answer))
 
     def _hidden_of(self, model: Model, name: str) -> set[str]:

@@ -128,8 +128,12 @@ class Model:
     # Comparing.
 
     def differs(self, question: ReadAt, answer: RowsAt, exact: bool = False) -> str:
-        """How an answer is not what the model has, "" if it is. `exact`: each row's commit_ts, too."""
-        for cell, (ts, row) in zip(question.keys, answer.rows, strict=True):
+        """How an answer is not what the model has, "" if it is. `exact`: each row's commit_ts, too. It may
+        be a page."""
+        left_ranges = dict(answer.left_ranges)
+        for place, (cell, (ts, row)) in enumerate(zip(question.keys, answer.rows, strict=True)):
+            if place in answer.left_keys:
+                continue
             name = self._name(cell)
             if name not in self.rows:
                 why = self._view_row_differs(name, cell, row)
@@ -143,15 +147,17 @@ class Model:
             if exact and ts != self._changed.get(cell, 0) and (ts or row is not None):
                 return f"{cell!r} has {ts}, not {self._changed.get(cell, 0)}"
         stored: dict[str, Cells] = {}
-        for (start, stop, limit, last), found in zip(question.ranges, answer.ranges, strict=True):
+        for place, ((start, stop, limit, last), found) in enumerate(zip(question.ranges, answer.ranges, strict=True)):
             name = self._name(start)
             states = {cell: row for cell, _, row in found}
             if name in self.rows:
                 cells = sorted(cell for cell in self.rows[name] if start <= cell < stop)
-                cells = (cells[::-1] if last else cells)[: limit or None]
+                cells = (cells[::-1] if last else cells)[: len(found) if place in left_ranges else limit or None]
                 wanted = {cell: self.rows[name][cell] for cell in cells}
                 if list(states.items()) != list(wanted.items()):
                     return f"{name} is {states}, not {wanted}"
+            elif place in left_ranges:
+                continue  # what the first rows are is told by the whole view
             elif limit:
                 shown, all_rows = shown_by(self.tables, name, states, {}), sorted(self.view(name))
                 if sorted(shown) != sorted((all_rows[::-1] if last else all_rows)[:limit]):

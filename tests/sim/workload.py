@@ -17,6 +17,7 @@ from viewtide.changetables.keys import table_range
 from viewtide.changetables.types import Row
 from viewtide.coordinator.transaction import ABSENT, ANY, Intent
 from viewtide.coordinator.two_phase.messages import Intents, Outcome, ReadAt, RowsAt, Submit
+from viewtide.coordinator.two_phase.whole_reads import rest_of, with_more
 from viewtide.coordinator.vms.step_rows import STEPS, with_steps
 from viewtide.ltm.key_range import RangeMap
 from viewtide.ltm.tables import Tables
@@ -206,6 +207,8 @@ class Client:
         self._read_at: list[int] = []
         self._operation: Operation | None = None
         self._open: ReadAt | Submit | None = None
+        #: A question whose answer came in pages, and those that came.
+        self._page: tuple[ReadAt, RowsAt] | None = None
         self._asked = 0
         #: Whether what it does now is given up if it is not answered: then it never hears what became of it.
         self.abandons = False
@@ -225,12 +228,26 @@ class Client:
             if isinstance(open_, Submit) and open_.tx_id == message.tx_id:
                 return self._go_on(message, now_ms)
         elif isinstance(message, RowsAt) and isinstance(open_, ReadAt) and open_.number == message.number:
+            if not message.error:
+                open_, message = self._joined(open_, message)
+                rest = rest_of(open_, message)
+                if rest is not None:
+                    self._page = (open_, message)
+                    self._open, self._asked = rest, 0
+                    return self._ask(now_ms)
             self._host.note("read", open_, message)
             if not message.error:
                 self.latest_ts = max(self.latest_ts, message.at)
                 self._read_at.append(message.at)
             return self._go_on(None if message.error else message, now_ms)
         return NOTHING
+
+    def _joined(self, question: ReadAt, answer: RowsAt) -> tuple[ReadAt, RowsAt]:
+        """What was asked for first, and all that is known of it."""
+        if self._page is None:
+            return question, answer
+        first, known = self._page
+        return first, with_more(known, answer)
 
     def persisted(self, lsn: int, now_ms: int) -> Outputs:
         raise AssertionError("a client writes nothing")
@@ -253,7 +270,7 @@ class Client:
 
     def _go_on(self, answer: RowsAt | Outcome | None, now_ms: int) -> Outputs:
         assert self._operation is not None
-        self._open = None
+        self._open = self._page = None
         self._asked = 0
         try:
             self._open = next(self._operation) if answer is None else self._operation.send(answer)

@@ -11,11 +11,8 @@ import pytest
 import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
 from tests.unit.test_changes import ENDS, SUMS, added, bag, make_tables, oldest_of, plain, sell
-from viewtide.changetables.keys import table_range
 from viewtide.coordinator.cluster import feed
 from viewtide.ltm.cluster.member import Member
-from viewtide.ltm.cluster.messages import Done, MoveRange
-from viewtide.ltm.key_range import RangeMap
 from viewtide.ltm.two_phase import recent
 from viewtide.ltm.two_phase.participant import Participant
 from viewtide.rows import Token
@@ -106,55 +103,14 @@ def test_what_was_committed_before_keys_moved_is_told_by_who_had_them(cluster: T
     follower.start()
     for target in (1, 2, 3, 1):
         sell_much(db, 10)
-        move(cluster, (rows, *rows.values), f"ltm-{target}/1")
+        for each in (rows, *rows.values):
+            cluster.move(each.view.id, f"ltm-{target}/1")
     sell_much(db, 10)
     ended.set()
     follower.join(60)
     assert not follower.is_alive()
     assert added(start, found) == bag(view.rows())
     assert list(view.changes(since=start.token)) == found
-
-
-def move(cluster: TestCluster, views: Iterable[object], target: str) -> None:
-    for view in views:
-        start, stop = table_range(view.view.id)  # type: ignore[attr-defined]
-        for log, low, high in list(current_map(cluster).owners(start, stop)):
-            if log != target:
-                ask_leader(cluster, MoveRange(0, low, high, target))
-        wait_until(cluster, lambda ranges, start=start, stop=stop: owned_by(ranges, start, stop, target))
-
-
-def current_map(cluster: TestCluster) -> RangeMap:
-    maps: list[RangeMap] = cluster.cluster.do(
-        lambda: [
-            process.machine.map for process in cluster.cluster.processes.values() if isinstance(process.machine, Member)
-        ]
-    )
-    return max(maps, key=lambda each: each.epoch)
-
-
-def owned_by(ranges: RangeMap, start: bytes, stop: bytes, target: str) -> bool:
-    return not ranges.moves and {log for log, _, _ in ranges.owners(start, stop)} == {target}
-
-
-def wait_until(cluster: TestCluster, condition: object) -> None:
-    pause = threading.Event()
-    for _ in range(2_000):
-        if condition(current_map(cluster)):  # type: ignore[operator]
-            return
-        pause.wait(0.005)
-    raise AssertionError("the keys were not moved")
-
-
-def ask_leader(cluster: TestCluster, command: MoveRange) -> None:
-    errors = []
-    for name in cluster.ltms:
-        done = cluster.cluster.ask(f"{name}.leader", command).result(10)
-        assert isinstance(done, Done)
-        if not done.error:
-            return
-        errors.append(done.error)
-    raise AssertionError(errors)
 
 
 def test_another_ltm_takes_over_and_its_log_tells_the_rest(cluster: TestCluster, db: vt.Database) -> None:
