@@ -24,7 +24,7 @@ from .coordinator.vms.step_rows import with_steps
 from .garbage import database_closed, database_opened
 from .json_logs import log_as_json
 from .ltm.catalog import Catalog
-from .ltm.cluster.settings import StoreSettings
+from .ltm.cluster.settings import HistorySettings, StoreSettings
 from .ltm.commit_log.elsewhere import LogsElsewhere
 from .ltm.commit_log.shared import SharedDirectory
 from .ltm.keys import AllowList, Keys
@@ -142,7 +142,8 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         if role == LTM:
             prepare_tree(zookeeper, config.name)
             logs, store = _storage(config, closing)
-            roles = ltm_roles(config.name, tables, StoreSettings() if store is not None else None)
+            history = HistorySettings(config.history.seconds * 1_000, config.history.megabytes * 2**20)
+            roles = ltm_roles(config.name, tables, StoreSettings() if store is not None else None, history)
         else:
             roles = view_manager_roles(config.name, tables)
         session_ms = config.zookeeper.session_ms

@@ -50,7 +50,18 @@ class HBaseSettings:
     namespace: str = _setting("The HBase namespace of this cluster's tables.", "viewtide")
 
 
-_NO_KEYS, _USUAL_STORAGE, _NO_HBASE = KeySettings(), StorageSettings(), HBaseSettings()
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    seconds: int = _setting("Of LTMs: for so long `changes()` can be read again.", 3_600)
+    megabytes: int = _setting("But not if it takes more memory than that; what is needed stays in any case.", 64)
+
+
+_NO_KEYS, _USUAL_STORAGE, _NO_HBASE, _USUAL_HISTORY = (
+    KeySettings(),
+    StorageSettings(),
+    HBaseSettings(),
+    HistorySettings(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +76,7 @@ class ProcessConfig:
     keys: KeySettings = _NO_KEYS
     storage: StorageSettings = _USUAL_STORAGE
     hbase: HBaseSettings = _NO_HBASE
+    history: HistorySettings = _USUAL_HISTORY
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum() or len(self.name) > 60:
@@ -81,6 +93,8 @@ class ProcessConfig:
             raise InterfaceError(f"storage.kind is {self.storage.kind!r}", hint=f"{LOCAL} or {HBASE}")
         if self.storage.kind == HBASE and not self.hbase.thrift:
             raise InterfaceError("storage.kind is hbase, but hbase.thrift names no server")
+        if self.history.seconds < 0 or self.history.megabytes < 0:
+            raise InterfaceError("history.seconds and history.megabytes cannot be negative")
 
 
 def load_config(path: Path) -> ProcessConfig:

@@ -23,7 +23,7 @@ from ...ltm.cluster.messages import (
     Report,
     Split,
 )
-from ...ltm.cluster.settings import StoreSettings
+from ...ltm.cluster.settings import HistorySettings, StoreSettings
 from ...ltm.key_range import Hosting, RangeMap
 from ...ltm.machine import Host, Machine
 from ...ltm.tables import Tables
@@ -66,6 +66,7 @@ from .zookeeper import ZooKeeper
 COORDINATOR, LEADER = "coordinator", "leader"
 #: Changed rows in one message of a subsystem to a view manager.
 ITEMS_MAX = 500
+USUAL_HISTORY = HistorySettings()
 
 _MEMBER_TAKES = (ForLog, Lease, NewMap, Timestamps, FetchRange, RangeRows, NotHere)
 _COORDINATOR_TAKES = (
@@ -80,12 +81,19 @@ _LEADER_TAKES = (
 _VIEW_MANAGER_TAKES = (Work, Changed, Marker, RowsAt, Outcome, NotHere, CatalogIs)
 
 
-def ltm_roles(name: str, tables: Tables, store: StoreSettings | None = None) -> tuple[Role, ...]:
+def ltm_roles(
+    name: str,
+    tables: Tables,
+    store: StoreSettings | None = None,
+    history: HistorySettings = USUAL_HISTORY,
+) -> tuple[Role, ...]:
     """The LTM, a coordinator, and a candidate for leader, which schedules deferred views by that coordinator. `store`:
     rows are in a store that all LTM processes share, which the process is given, too."""
 
     def feeding(host: Host, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
-        return FeedingParticipant(host, log, oracle, refresh, tables, ITEMS_MAX)
+        made = FeedingParticipant(host, log, oracle, refresh, tables, ITEMS_MAX)
+        made.recent.bytes_max, made.changes_ms = history.bytes_max, history.ms
+        return made
 
     def member(host: ProcessHost, birth: Birth) -> Member:
         return Member(host, refresh_with(tables), feeding, store)

@@ -12,6 +12,7 @@ Collect   a slot's share of the net changes of W0 < commit_ts <= W1 (never by ls
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -144,11 +145,11 @@ class History:
 
     def final_ts(self) -> dict[bytes, int]:
         """The published watermark of each view, by the first bytes of its keys."""
-        return {
-            rows.view.id.to_bytes(PREFIX_BYTES, "big"): self._watermarks[group.key]
-            for group in self._groups
-            for rows in group.views
-        }
+        return {view_id.to_bytes(PREFIX_BYTES, "big"): ts for view_id, ts in self.published().items()}
+
+    def published(self) -> dict[int, int]:
+        """The published watermark of each view, by its id."""
+        return {rows.view.id: self._watermarks[group.key] for group in self._groups for rows in group.views}
 
     def lowest_watermark(self) -> int:
         return min(self._watermarks.values(), default=2**64 - 1)
@@ -227,7 +228,9 @@ class FeedingParticipant(Participant):
     ) -> None:
         super().__init__(host, log, oracle, refresh)
         self.history = History(tables)
-        self.recent = Recent()
+        self.recent: Recent = Recent()
+        #: What was published, by when that was seen.
+        self._published: deque[tuple[int, dict[int, int]]] = deque()
         self._items_max = items_max
 
     def follow(self, stored: Stored) -> None:
@@ -262,6 +265,13 @@ class FeedingParticipant(Participant):
     def _needed_ts(self) -> int:
         """The next step of each group reads at its watermark."""
         return min(super()._needed_ts(), self.history.lowest_watermark())
+
+    def _passed_versions(self, young_ts: int) -> dict[int, int]:
+        published = self._published
+        published.append((self.newest_ts, self.history.published()))
+        while len(published) > 1 and published[1][0] <= young_ts:
+            published.popleft()
+        return {**published[-1][1], **published[0][1]}
 
     def final_ts(self) -> dict[bytes, int]:
         """A step writes the rows of its views at W1: they are final up to the published watermark."""

@@ -1,8 +1,17 @@
-"""How a process uses a store that its rows are in."""
+"""How a process uses a store that its rows are in, and what it keeps for those who follow changes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from ..two_phase import recent
+
+
+class HistorySettings(NamedTuple):
+    """Changes are known for so long, if they take no more bytes than that, about."""
+
+    ms: int = recent.HISTORY_MS
+    bytes_max: int = recent.KEPT_BYTES
 
 
 class StoreSettings(NamedTuple):

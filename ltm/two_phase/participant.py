@@ -22,7 +22,7 @@ from ...changetables.keys import table_range
 from ...changetables.types import Row
 from ..due import Due
 from ..machine import Host, Outputs, WhenDurable
-from . import hand_over
+from . import hand_over, recent
 from .cells import Cells, Version
 from .holds import CONTRIBUTION, LOOK_UP, WRITE, Bounds, Claim, Holds
 from .journal import Journal
@@ -59,7 +59,6 @@ from .messages import (
     Vote,
 )
 from .pages import PAGE_BYTES_MAX, fitting, row_bytes
-from .recent import Recent
 from .records import Adopted, Committed, Decided, Forgotten, LoggedWrite, Refusal, Voted
 from .stored_cells import StoredCells
 
@@ -193,7 +192,7 @@ class Participant:
         #: What must outlive the log, where a store has the rows; None: nothing does, the log is kept.
         self.journal: Journal | None = None
         #: For those who follow change tables; None: nobody does that here.
-        self.recent: Recent | None = None
+        self.recent: recent.Recent | None = None
         #: Tables, by the first bytes of their keys, whose rows may be written at timestamps that have passed.
         self.unfinished: frozenset[bytes] = frozenset()
         #: Somebody waits until the store has everything up to it; the next checkpoint takes it. 0: nobody does.
@@ -223,6 +222,8 @@ class Participant:
         self._reader_number = 0
         self._part_number = 0
         self.history_ms, self.clean_ms = HISTORY_MS, CLEAN_MS
+        #: How long those who follow find changes.
+        self.changes_ms = recent.HISTORY_MS
         #: What one answer to a transaction has at the most, about.
         self.page_bytes = PAGE_BYTES_MAX
         #: With a store: whether a request must wait for rows that are not in memory. It comes again then.
@@ -1051,12 +1052,12 @@ class Participant:
         return all(stored.of(start) >= at and not cells.misses(start, stop, at) for start, stop in ranges)
 
     def _answer_changes(self, sender: str, read: ReadChanges) -> None:
-        recent = self.recent
-        if recent is None:
+        known = self.recent
+        if known is None:
             self._send.append((sender, NotServed(read.number, self.epoch, "changes are not followed here")))
             return
-        writes, refreshes, next_place = recent.page(read.ids, read.start, read.at, read.limit)
-        found = FoundChanges(read.number, self.incarnation, writes, refreshes, next_place, recent.oldest(read.ids))
+        writes, refreshes, next_place = known.page(read.ids, read.start, read.at, read.limit)
+        found = FoundChanges(read.number, self.incarnation, writes, refreshes, next_place, known.oldest(read.ids))
         self._show(sender, found)
 
     # -- keys that change their owner (`hand_over`)
@@ -1134,7 +1135,13 @@ class Participant:
         self._forget_versions(min(self._newest_ts - (self.history_ms << MS_SHIFT), self._needed_ts()))
         self._forget_transactions(self._newest_ts - (TX_MEMORY_MS << MS_SHIFT))
         if self.recent is not None:
-            self.recent.forget(self._newest_ts - (self.history_ms << MS_SHIFT))
+            ages = (self.changes_ms, self.history_ms)
+            old_ts, young_ts = (self._newest_ts - (age_ms << MS_SHIFT) for age_ms in ages)
+            self.recent.forget(old_ts, young_ts, self._passed_versions(young_ts))
+
+    def _passed_versions(self, young_ts: int) -> dict[int, int]:
+        """By deferred view: what was published at `young_ts`."""
+        return {}
 
     def _needed_ts(self) -> int:
         """Somebody will read at it, or above."""

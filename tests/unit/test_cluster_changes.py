@@ -13,7 +13,6 @@ from tests.cluster_database import TestCluster, open_cluster
 from tests.unit.test_changes import ENDS, SUMS, added, bag, make_tables, oldest_of, plain, sell
 from viewtide.coordinator.cluster import feed
 from viewtide.ltm.cluster.member import Member
-from viewtide.ltm.two_phase import recent
 from viewtide.ltm.two_phase.participant import Participant
 from viewtide.rows import Token
 from viewtide.table_changes import TableChanges
@@ -50,10 +49,10 @@ def forget(cluster: TestCluster) -> None:
     def do() -> None:
         for participant in participants(cluster):
             assert participant.recent is not None
-            participant.recent.forget(participant.newest_ts)
+            participant.recent.bytes_max = 2_000
+            participant.recent.forget(0, participant.newest_ts)
 
-    with mock.patch.object(recent, "KEPT_ROWS", 3):
-        cluster.cluster.do(do)
+    cluster.cluster.do(do)
 
 
 @pytest.mark.parametrize("kept", [0, feed.KEPT_ROWS_MAX], ids=["asked twice", "asked once"])
@@ -144,6 +143,29 @@ def test_what_is_forgotten_is_an_error_with_the_way_out(cluster: TestCluster, db
     assert list(quiet.changes(since=before)) == [], "nothing of it was forgotten"
     sell(db, (1, 1, -1))
     assert plain(quiet.changes(since=before)) == [[((0,), -1), ((1,), 1)]]
+
+
+def test_a_step_that_takes_long_is_told_to_whoever_waited_for_it(cluster: TestCluster, db: vt.Database) -> None:
+    """Its version is older than what is kept, when it is published: here nothing is kept for longer than needed."""
+    view = db.create_view("late", SUMS, refresh="manual")
+    start = view.rows()
+
+    def clean(history_ms: int) -> None:
+        for participant in participants(cluster):
+            assert participant.recent is not None
+            participant.recent.bytes_max = participant.changes_ms = 0
+            participant.history_ms = history_ms
+            participant._clean()
+
+    cluster.cluster.do(lambda: clean(30_000))
+    sell_much(db, 5)
+    view.refresh()
+    cluster.cluster.do(lambda: clean(30_000))
+    assert added(start, list(view.changes(since=start.token))) == bag(view.rows())
+    for _ in range(2):
+        cluster.cluster.do(lambda: clean(0))
+    with pytest.raises(vt.OperationalError, match="not known to the cluster any more"):
+        list(view.changes(since=start.token))
 
 
 def test_a_slow_reader_hears_of_what_was_forgotten_meanwhile(cluster: TestCluster, db: vt.Database) -> None:

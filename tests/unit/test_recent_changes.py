@@ -111,21 +111,23 @@ def test_much_is_forgotten_and_each_table_knows_what_it_misses() -> None:
     known.add(1, 0, attempt(100), [(key(OTHER, 1), None, (1,))], ())
     for number in range(10):
         add(known, number, 10 + number)
-    with mock.patch.multiple(recent, KEPT_ROWS=4, ROWS_MAX=8):
-        known.forget(0)
+    with mock.patch.object(recent, "ROWS_MAX", 8):
+        known.forget(0, 0)
         assert len(known) == 8, "young ones stay, but not too many"
-        known.forget(15)
-        assert len(known) == 8, "of the others a few"
-        known.forget(17)
-        assert len(known) == 6
-        known.forget(100)
-        assert len(known) == 4
+    known.forget(0, 15)
+    assert len(known) == 8, "there is not much of it"
+    known.bytes_max = 5 * 300
+    known.forget(0, 13)
+    assert len(known) == 6, "of the old ones nothing"
+    known.forget(0, 17)
+    assert len(known) == 5, "no more than is too much"
+    known.forget(15, 15)
+    assert len(known) == 4, "for a time"
     assert known.oldest((TABLE,)) == 15
     assert known.oldest((OTHER,)) == 1, "nothing of it came after what was forgotten"
     assert known.oldest((VIEW,)) == 0
     add(known, 50, 5)
-    with mock.patch.object(recent, "KEPT_ROWS", 0):
-        known.forget(9)
+    known.forget(9, 9)
     assert known.oldest((TABLE,)) == 15, "one that came late was forgotten"
     known.floor = 12
     assert known.oldest((VIEW,)) == 12 and known.oldest((TABLE, VIEW)) == 15
@@ -135,10 +137,23 @@ def test_old_changes_of_large_rows_are_not_kept() -> None:
     known = Recent()
     for number in range(10):
         known.add(10 + number, 0, attempt(number), [(key(TABLE, 1), None, ("x" * 1_000,))], ())
-    with mock.patch.object(recent, "KEPT_BYTES", 4_000):
-        known.forget(17)
-    assert len(known) == 2 + 3
-    assert known.oldest((TABLE,)) == 14
+    known.bytes_max = 4_000
+    known.forget(0, 17)
+    assert len(known) == 3
+    assert known.oldest((TABLE,)) == 16
+
+
+def test_rows_of_a_step_wait_for_its_followers_however_old_its_version_is() -> None:
+    known = Recent()
+    add(known, 1, 50, rows=0, refreshed=1, at=10)
+    add(known, 2, 90, rows=0, refreshed=1, at=20)
+    known.bytes_max = 0
+    known.forget(60, 100, {VIEW: 10})
+    assert known.oldest((VIEW,)) == 10, "the step to 20 is not published, or only just"
+    known.forget(60, 80, {VIEW: 20})
+    assert known.oldest((VIEW,)) == 10, "it is young by its commit"
+    known.forget(95, 95, {VIEW: 20})
+    assert known.oldest((VIEW,)) == 20
 
 
 # --- gathering ---
