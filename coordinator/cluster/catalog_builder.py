@@ -29,8 +29,9 @@ from ...ltm.catalog import Catalog, Earlier, View
 from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.machine import Host, Outputs
 from ...ltm.tables import IndexEntries, TableRows, Tables, ViewRows
-from ...ltm.two_phase.messages import COMMITTED, KeyRange, TxId
+from ...ltm.two_phase.messages import COMMITTED, KeyRange, Refresh, TxId
 from ...ltm.two_phase.pages import PAGE_BYTES_MAX, fitting, row_bytes
+from ...ltm.two_phase.views import refresh_of_entry
 from ..transaction import Intent
 from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
 from ..vms.cluster_client import ASKER, Asker
@@ -168,6 +169,8 @@ class CatalogBuilder:
                 for rows in tables.views.values():
                     if not rows.view.ready_ts and (before is None or rows.view.id not in before.views_by_id):
                         yield from self._contents(tables, rows, entry.ts)
+                    if rows.view.deferred:
+                        yield from self._entries_as_of(tables, rows, entry.ts)
             except Error as error:
                 if before is not None and _only_adds(before.catalog, tables.catalog):
                     said = (type(error).__name__, error.message, error.hint)
@@ -188,6 +191,8 @@ class CatalogBuilder:
     def _indexes(self, tables: Tables, ts: int) -> _Making:
         owners: list[TableRows | ViewRows] = [*tables.by_name.values(), *tables.views.values()]
         for rows in owners:
+            if isinstance(rows, ViewRows) and rows.view.deferred:
+                continue  # when it shows what it is at S
             for entries in rows.indexes:
                 if not entries.index.ready:
                     yield from self._entries(tables, rows, entries, ts)
@@ -221,6 +226,19 @@ class CatalogBuilder:
             start = found[-1][0] + b"\0"
             size = min(2 * size, self.page_rows)
 
+    def _entries_as_of(self, tables: Tables, rows: ViewRows, ts: int) -> _Making:
+        """Of the new indexes of a deferred view, which is at S: in pages, as the contents of a view."""
+        for entries in rows.indexes:
+            start: bytes | None = table_range(rows.table.id)[0]
+            page = 0
+            while not entries.index.ready and start is not None:
+                shown, last = yield from self._shown_page(tables, rows, start, ts, not page)
+                page += 1
+                made = [(entries.codec.entry(row, key), (key,)) for key, row in shown]
+                refreshes = tuple(refresh_of_entry(entries.index.id, entry) for entry in made)
+                yield from self._add(tables, entries.index.id, ts, page, refreshes)
+                start = None if last is None else last + b"\0"
+
     # -- views
 
     def _contents(self, tables: Tables, rows: ViewRows, ts: int) -> _Making:
@@ -233,45 +251,55 @@ class CatalogBuilder:
             look_up = LookUp(kept.slice_of, TOP, [count], State.OLD)
             answers = yield from _as_of(tables, [look_up], ts)
             contributions = [*contributions, *plan.contribute_top(cast("list[Row]", answers[0][0]))]
-        yield from self._add(tables, rows, ts, page, contributions)
+        yield from self._contribute(tables, rows, ts, page, contributions)
         for part, source, name in plan.starts():
-            start, stop = table_range(tables.source(name).table.id)
-            first = True
+            start, first = table_range(tables.source(name).table.id)[0], True
             while True:
-                found, last = yield from self._page_of(tables, name, start, stop, ts, first)
+                found, last = yield from self._page_of(tables, name, start, ts, first)
                 page += 1
                 if found:
                     contributions = yield from _answered(tables, plan.contribute_from(part, source, found), ts)
-                    yield from self._add(tables, rows, ts, page, contributions)
+                    yield from self._contribute(tables, rows, ts, page, contributions)
                 if last is None:
                     break
                 start, first = last + b"\0", False
 
     def _page_of(
-        self, tables: Tables, name: str, start: bytes, stop: bytes, ts: int, first: bool
+        self, tables: Tables, name: str, start: bytes, ts: int, first: bool
     ) -> Generator[_Asked, _Answer, tuple[list[Row], bytes | None]]:
         """Rows that a table has or a view shows at S, and the last key, None if there are no others."""
         rows = tables.source(name)
-        wanted: KeyRange | None = (start, stop, self.page_rows, False)
+        if isinstance(rows, TableRows):
+            found, last = yield from self._stored_page(rows.table.id, start, ts)
+            return [rows.whole(row) for _, _, row in found], last
+        shown, last = yield from self._shown_page(tables, rows, start, ts, first)
+        return [row for _, row in shown], last
+
+    def _shown_page(
+        self, tables: Tables, rows: ViewRows, start: bytes, ts: int, first: bool
+    ) -> Generator[_Asked, _Answer, tuple[list[tuple[bytes, Row]], bytes | None]]:
+        found, last = yield from self._stored_page(rows.table.id, start, ts)
+        keys = [key for key, _, _ in found]
+        if not keys and first and rows.plan.always:
+            keys = [rows.plan.keys.encode_short(())]
+        shown = yield from self._shown(tables, rows, keys, ts)
+        return shown, last
+
+    def _stored_page(
+        self, table_id: int, start: bytes, ts: int
+    ) -> Generator[_Asked, _Answer, tuple[list[tuple[bytes, int, Row]], bytes | None]]:
+        """Whoever builds next must find the same pages: where they end is told by the rows alone, and not by how many
+        of them were in one answer."""
+        wanted: KeyRange | None = (start, table_range(table_id)[1], self.page_rows, False)
         found: list[tuple[bytes, int, Row]] = []
-        last: bytes | None = None
-        # Whoever builds the view next must find the same pages: where they end is told by the rows alone, and not by
-        # how many of them were in one answer.
-        while wanted is not None and last is None:
+        while wanted is not None:
             read = cast(RowsAt, (yield ReadAt(0, ts, (), (wanted,), some=True)))
             found += read.ranges[0]
             wanted = read.left_ranges[0][1] if read.left_ranges else None
             count = fitting(found, _found_bytes, PAGE_BYTES_MAX)
             if count == self.page_rows or sum(map(_found_bytes, found[:count])) >= PAGE_BYTES_MAX:
-                del found[count:]
-                last = found[-1][0]
-        if isinstance(rows, TableRows):
-            return [rows.whole(row) for _, _, row in found], last
-        keys = [key for key, _, _ in found]
-        if not keys and first and rows.plan.always:
-            keys = [rows.plan.keys.encode_short(())]
-        shown = yield from self._shown(tables, rows, keys, ts)
-        return [row for _, row in shown], last
+                return found[:count], found[count - 1][0]
+        return found, None
 
     def _shown(
         self, tables: Tables, rows: ViewRows, keys: list[bytes], ts: int
@@ -281,16 +309,18 @@ class CatalogBuilder:
         (shown,) = yield from _as_of(tables, [LookUp(rows.view.name, None, keys, State.OLD)], ts)
         return [(key, row) for key, row in zip(keys, cast("list[Row | None]", shown), strict=True) if row is not None]
 
-    def _add(
+    def _contribute(
         self, tables: Tables, rows: ViewRows, ts: int, page: int, contributions: Sequence[Contribution]
     ) -> _Making:
-        """Once: whoever finds the page's row there leaves it."""
-        if not contributions:
+        refreshes = tuple((rows.view.id, *each) for each in contributions)
+        yield from self._add(tables, rows.view.id, ts, page, refreshes)
+
+    def _add(self, tables: Tables, owner_id: int, ts: int, page: int, refreshes: tuple[Refresh, ...]) -> _Making:
+        """A page of a view or index. Once: whoever finds the page's row there leaves it."""
+        if not refreshes:
             return
-        view_id = rows.view.id
-        key = page_key(view_id, ts, page)
-        refreshes = tuple((view_id, *each) for each in contributions)
-        writes = ((STEPS, ((key, self._page_row(view_id, ts, page)),)),)
+        key = page_key(owner_id, ts, page)
+        writes = ((STEPS, ((key, self._page_row(owner_id, ts, page)),)),)
         submit = Submit(NO_ID, False, writes, refreshes=refreshes, at=ts)
         while True:
             read = cast(RowsAt, (yield ReadAt(0, 0, (key,))))

@@ -35,8 +35,6 @@ from ...ltm.cluster.messages import (
 )
 from ...ltm.tables import Planned, Tables
 from ...ltm.versions import Horizon
-from ..vms.cluster_scheduler import check_supported
-from ..vms.groups import groups_of
 
 #: Switches of a view that are remembered for those who follow its changes.
 EARLIER_MAX = 8
@@ -186,33 +184,34 @@ def _next_deferred(tables: Tables, view: View) -> Catalog:
 
 
 def _with_deferred(tables: Tables, view: View, catalog: Catalog, made: Callable[[Catalog], View]) -> Catalog:
-    """With a deferred view as `made` gives it, and its hidden views; first the indexes that they look into."""
+    """With a deferred view as `made` gives it, and its hidden views; first the indexes that they look into. Those of
+    deferred views come with it: their contents are of its S, as those of the views are."""
     planned = Planned(tables, view.scope)
     hidden = planned.needed(keep(view.relation, planned))
     views = [View(0, name, relation, view.refresh, view.name, scope=view.scope) for name, relation in hidden.items()]
     missing: list[tuple[str, tuple[int, ...]]] = []
+    later: list[tuple[str, tuple[int, ...]]] = []
     planned = Planned(tables, view.scope)
     for each in (*views, view):
         if each.hidden:
             planned.inner(each.relation)
         kept = keep(each.relation, planned)
         needs = needed_indexes(kept, {name: planned.table(name) for name in kept.sources})
-        inside = [owner for owner, _ in needs if owner in hidden]
-        if inside:
-            raise UnsupportedView(
-                f"view {view.name!r} cannot be deferred in a cluster: it looks into an index of another view",
-                hint="let it be sync, or group the rows that it joins",
-            )
-        missing += [need for need in needs if tables.source(need[0]).index_on(need[1]) is None]
+        for need in needs:
+            owner, columns = need
+            if owner in hidden:
+                later.append(need)
+            elif tables.source(owner).index_on(columns) is None:
+                (later if _is_deferred(tables, owner) else missing).append(need)
     if missing:
         return _with_indexes(tables.catalog, dict.fromkeys(missing))
+    indexes = dict.fromkeys(later)
+    catalog = _with_indexes(catalog, [need for need in indexes if need[0] not in hidden])
     for each in views:
         catalog = _with_made(catalog, replace(each, id=catalog.next_id))
+        catalog = _with_indexes(catalog, [need for need in indexes if need[0] == each.name])
     # A view that is switched stands before the hidden ones that it is made from now.
-    catalog = _with_made(catalog, made(catalog)).in_order()
-    for group in groups_of(Tables(catalog, Horizon())):
-        check_supported(group)
-    return catalog
+    return _with_made(catalog, made(catalog)).in_order()
 
 
 def _with_made(catalog: Catalog, view: View) -> Catalog:
@@ -245,6 +244,13 @@ def _next_to_sync(tables: Tables, view: View) -> Catalog:
         raise ProgrammingError(
             f"view {view.name!r} cannot become sync: it is made from {', '.join(map(repr, users))}, which is deferred",
             hint="switch what it is made from first",
+        )
+    if view.indexes:
+        # Whoever writes to it from S on would enter what its last step has not shown yet.
+        readers = [each.name for each in tables.catalog.readers_of(view.name)]
+        raise ProgrammingError(
+            f"view {view.name!r} cannot become sync: {', '.join(map(repr, readers))} looks into an index of it",
+            hint="drop that view first, and create it again afterwards",
         )
     planned = Planned(tables)
     hidden = planned.needed(keep(view.relation, planned))

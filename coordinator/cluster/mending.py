@@ -100,7 +100,8 @@ class ClusterRepair(Repair):
                 f"view {view.view.name!r} is being repaired by somebody else, too", hint="repair it again after that"
             )
         cells: list[NewRow] = []
-        if view.indexes:
+        if view.indexes and not view.view.deferred:
+            # Those of a deferred view follow with the step that shows the correction.
             cells = _entries(self._engine.ltm, view, corrections, read.at)
             seen += [item.key for item in corrections]
         return Submit(

@@ -3,7 +3,8 @@
     read      the group's rows: its watermark W0, and the step that is open, if one is: that one is finished first
     open      (W0, W1, slots) is a row: durable before the first slot (rule D1)
     close     every LTM closes W1, all of them by one epoch of the range map (rule D3)
-    levels    for each level, lowest first: every slot is given to a view manager, and to another one if that is slow
+    levels    for each level, lowest first, and then the entries of its indexes (`Group.phases`): every slot is given
+              to a view manager, and to another one if that is slow
     publish   the watermark becomes W1, if all slots are there and it still is W0; the step's rows go
 
 All that matters is in rows, which change by transactions: a scheduler that has been replaced without knowing it can
@@ -17,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
-from ...changetables.errors import NotSupportedError
 from ...ltm.cluster.catalogs import Stored
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
@@ -162,8 +162,6 @@ class ClusterScheduler:
         self.host = host
         self._logs, self._epoch = logs, epoch
         self._groups = {group.key: InForce(group, tables) for group in groups_of(tables)}
-        for each in self._groups.values():
-            check_supported(each.group)
         #: The catalog that steps are opened by: they are not, if there is another one meanwhile.
         self._version = tables.catalog.version
         #: Whether the catalog changes: then a step says by which one it was opened.
@@ -377,7 +375,7 @@ class ClusterScheduler:
         closing = _Closing(step)
         yield closing
         self.host.probe(CLOSED)
-        levels = len(group.levels()) if self._has_changes(closing) else 0
+        levels = len(group.phases()) if self._has_changes(closing) else 0
         while not (yield from self._publish_when_done(group, step, levels)):
             read = yield ReadAt(0, 0, (step_key(group.key),))
             assert isinstance(read, RowsAt)
@@ -595,13 +593,3 @@ class ClusterScheduler:
             self._begin_again(step.group, self.runs[step.group])
         elif number in place.workers:
             self._take_slot(place, number)
-
-
-def check_supported(group: Group) -> None:
-    """Slots write rows of views, and no entries of their indexes."""
-    for rows in group.views:
-        if rows.indexes:
-            raise NotSupportedError(
-                f"deferred view {rows.view.name!r} has an index, which is not kept over several LTMs",
-                hint="let views that read it group its rows, or refresh it synchronously",
-            )

@@ -28,7 +28,7 @@ from ...ltm.two_phase.participant import Participant, RefreshRow
 from ...ltm.two_phase.recent import Recent
 from ...ltm.two_phase.records import LoggedWrite
 from .cluster_messages import Changed, Close, Closed, Collect, Item, Marker, Passed
-from .groups import Group, groups_in_force, groups_of
+from .groups import Group, Phase, groups_in_force, groups_of
 from .hash_ring import HashRing
 from .step_rows import BEGINNING, Step
 
@@ -49,6 +49,13 @@ def _ring(slots: int) -> HashRing:
 def sources_of(views: Iterable[ViewRows], tables: Tables) -> dict[str, TableRows | ViewRows]:
     """What views of one level are made from, by name."""
     return {name: tables.source(name) for view in views for name in view.plan.sources}
+
+
+def changed_in(phase: Phase, tables: Tables) -> dict[str, TableRows | ViewRows]:
+    """By name: whose changes a phase is about."""
+    if phase.entries:
+        return {rows.view.name: rows for rows in phase.views}
+    return sources_of(phase.views, tables)
 
 
 def watched_ids(source: TableRows | ViewRows) -> tuple[int, ...]:
@@ -73,7 +80,7 @@ class History:
         #: The catalogs by their versions, 0 for one that never changes.
         self._catalogs: dict[int, Tables] = {0: tables}
         #: By version and group.
-        self._levels: dict[tuple[int, int], list[list[ViewRows]]] = {}
+        self._phases: dict[tuple[int, int], list[Phase]] = {}
         self._watermarks: dict[int, int] = {}
         #: By the id of a table or view: the groups that are made from it.
         self._readers: dict[int, set[int]] = {}
@@ -88,7 +95,7 @@ class History:
     def follow(self, stored: Stored) -> None:
         """Groups come and go with catalogs: those that are refreshed now, and those that will be."""
         self._catalogs = {entry.version: tables_of(entry.data) for entry in stored.entries}
-        self._readers, self._levels = {}, {}
+        self._readers, self._phases = {}, {}
         in_force = groups_in_force(stored).values()
         self._groups = [each.group for each in in_force]
         for each in in_force:
@@ -104,18 +111,19 @@ class History:
 
     def _watch(self, group: Group, tables: Tables) -> None:
         self._watermarks.setdefault(group.key, BEGINNING)
-        for source in sources_of(group.views, tables).values():
+        indexed = [rows for rows in group.views if rows.indexes]
+        for source in (*sources_of(group.views, tables).values(), *indexed):
             for source_id in watched_ids(source):
                 self._readers.setdefault(source_id, set()).add(group.key)
 
-    def _views(self, step: Step) -> tuple[Tables, list[list[ViewRows]]]:
-        """The views of a step by level, as the catalog has them that it was opened by."""
+    def _of_step(self, step: Step) -> tuple[Tables, list[Phase]]:
+        """What a step does, by the catalog that it was opened by."""
         tables = catalog_of_step(step, self._catalogs)
         assert tables is not None
-        known = self._levels.get((tables.catalog.version, step.group))
+        known = self._phases.get((tables.catalog.version, step.group))
         if known is None:
             group = next(group for group in groups_of(tables) if group.key == step.group)
-            known = self._levels[tables.catalog.version, step.group] = group.levels()
+            known = self._phases[tables.catalog.version, step.group] = group.phases()
         return tables, known
 
     def heard(self, commit_ts: int, at: int, writes: Iterable[LoggedWrite], refreshes: Iterable[Refresh]) -> None:
@@ -148,8 +156,13 @@ class History:
         return {view_id.to_bytes(PREFIX_BYTES, "big"): ts for view_id, ts in self.published().items()}
 
     def published(self) -> dict[int, int]:
-        """The published watermark of each view, by its id."""
-        return {rows.view.id: self._watermarks[group.key] for group in self._groups for rows in group.views}
+        """The published watermark of each view and its indexes, by their ids."""
+        return {
+            each: self._watermarks[group.key]
+            for group in self._groups
+            for rows in group.views
+            for each in (rows.view.id, *(entries.index.id for entries in rows.indexes))
+        }
 
     def lowest_watermark(self) -> int:
         return min(self._watermarks.values(), default=2**64 - 1)
@@ -163,8 +176,8 @@ class History:
         """How many changes concern a step: the same at every time after W1 was closed and before it is published, but
         for what the step itself refreshes."""
         found = 0
-        tables, levels = self._views(step)
-        for source in sources_of([view for views in levels for view in views], tables).values():
+        tables, phases = self._of_step(step)
+        for source in sources_of([view for phase in phases for view in phase.views], tables).values():
             if isinstance(source, TableRows) or not source.view.deferred:
                 for source_id in watched_ids(source):
                     found += sum(_is_of(step, ts) for ts, _ in self._writes.get(source_id, ()))
@@ -175,8 +188,8 @@ class History:
         """What falls to a slot, always in the same order."""
         owner = _ring(step.slots).owner
         found: list[Item] = []
-        tables, levels = self._views(step)
-        for source in sources_of(levels[level], tables).values():
+        tables, phases = self._of_step(step)
+        for source in changed_in(phases[level], tables).values():
             items = self._of_table(step, source) if isinstance(source, TableRows) else self._of_view(step, source)
             found += [item for item in items if owner(item[1]) == slot]
         found.sort(key=lambda item: item[:2])

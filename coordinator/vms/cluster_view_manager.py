@@ -18,8 +18,10 @@ from ...ltm.cluster.messages import CatalogIs, FetchCatalog, NotHere
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.outputs import Write
 from ...ltm.reading import same_row
-from ...ltm.tables import TableRows, Tables
+from ...ltm.tables import TableRows, Tables, ViewRows
 from ...ltm.two_phase.messages import COMMITTED, Refresh, TxId
+from ...ltm.two_phase.views import refresh_of_entry
+from ..two_phase.attempt import entries_of
 from ..two_phase.messages import Intents, Outcome, ReadAt, RowsAt, Submit
 from .cluster_client import ASKER, Asker
 from .cluster_messages import (
@@ -339,7 +341,10 @@ class ClusterViewManager:
     def _propagate(
         self, tables: Tables, group: Group, step: Step, level: int, slot: int, items: Sequence[Item]
     ) -> Generator[ReadAt, Answered, tuple[Refresh, ...]]:
-        views = group.levels()[level]
+        phase = group.phases()[level]
+        if phase.entries:
+            return (yield from self._entries(tables, phase.views, step, items))
+        views = phase.views
         sources = sources_of(views, tables)
         share: dict[str, Sequence[Change]] = {}
         for name, source in sources.items():
@@ -373,6 +378,19 @@ class ClusterViewManager:
             answers = []
             if wanted:
                 answers = yield from answer_between(tables, wanted, step.w0, step.w1)
+
+    def _entries(
+        self, tables: Tables, views: Sequence[ViewRows], step: Step, items: Sequence[Item]
+    ) -> Generator[ReadAt, Answered, tuple[Refresh, ...]]:
+        """Of the indexes of views whose rows are all in: what they show now is entered, what they showed is not."""
+        found: list[Refresh] = []
+        for view in views:
+            keys = sorted({key for source_id, key, _, _ in items if source_id == view.view.id})
+            if keys:
+                writes = yield from shown_between(tables, view, keys, step.w0, step.w1)
+                for entries in view.indexes:
+                    found += [refresh_of_entry(entries.index.id, entry) for entry in entries_of(entries, writes)]
+        return tuple(found)
 
 
 def net_of(items: Iterable[Item]) -> list[Write]:

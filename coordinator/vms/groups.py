@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...ltm.catalog import View
 from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.tables import TableRows, Tables, ViewRows
 from .modes import Mode, quickest
+
+
+class Phase(NamedTuple):
+    """A part of a step that begins when all slots of the one before are in. `entries`: the indexes of these views are
+    brought to what they show now."""
+
+    views: tuple[ViewRows, ...]
+    entries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,17 @@ class Group:
         for rows in self.views:
             by_level.setdefault(rows.level, []).append(rows)
         return [by_level[level] for level in sorted(by_level)]
+
+    def phases(self) -> list[Phase]:
+        """What a step over several LTMs does, one after the other. What a view shows is known when all slots of its
+        level are in, and those above look into its indexes: so their entries come in between."""
+        found: list[Phase] = []
+        for views in self.levels():
+            found.append(Phase(tuple(views)))
+            indexed = tuple(rows for rows in views if rows.indexes)
+            if indexed:
+                found.append(Phase(indexed, True))
+        return found
 
     def sources(self, tables: Tables) -> dict[str, TableRows | ViewRows]:
         """The tables and synchronous views that it is made from, by name."""

@@ -22,6 +22,7 @@ from ..catalog import Catalog, catalog_from_plain, catalog_to_plain
 from ..tables import Tables
 from ..two_phase.messages import Refresh
 from ..two_phase.participant import MS_SHIFT, RefreshRow
+from ..two_phase.views import entry_after
 from ..versions import Horizon
 
 #: A version is kept for so long after the next one, for those who read at an earlier timestamp, and for logs that have
@@ -180,6 +181,7 @@ class Catalogs:
         self.stored = Stored()
         self._data = b""
         self._views: dict[int, _Operator] = {}
+        self._indexes: set[int] = set()
 
     @property
     def version(self) -> int:
@@ -205,7 +207,9 @@ class Catalogs:
             return False
         self.stored = stored
         for entry in stored.entries:
-            for view_id, rows in tables_of(entry.data).views_by_id.items():
+            tables = tables_of(entry.data)
+            self._indexes.update(tables.indexes)
+            for view_id, rows in tables.views_by_id.items():
                 self._views[view_id] = rows.plan.refresh
         return True
 
@@ -216,15 +220,13 @@ class Catalogs:
 
     def unfinished(self) -> frozenset[bytes]:
         """The first bytes of the keys of views, pending ones included, whose rows may be written at timestamps that
-        have passed: their contents are being computed, or they are deferred."""
+        have passed: their contents are being computed, or they are deferred. So for the indexes of deferred ones."""
         if not self.stored.entries:
             return frozenset()
         views = tables_of(self.stored.entries[-1].data).views_by_id
-        return frozenset(
-            view_id.to_bytes(TABLE_PREFIX_BYTES, "big")
-            for view_id, rows in views.items()
-            if not rows.view.ready_ts or rows.view.deferred
-        )
+        late = [rows.view for rows in views.values() if not rows.view.ready_ts or rows.view.deferred]
+        ids = [view.id for view in late] + [index.id for view in late if view.deferred for index in view.indexes]
+        return frozenset(each.to_bytes(TABLE_PREFIX_BYTES, "big") for each in ids)
 
     def tables_at(self, ts: int) -> Tables | None:
         """The catalog of a timestamp; None if that is too long ago, or before the first one."""
@@ -239,6 +241,8 @@ class Catalogs:
         """The view's own operator. A view that no catalog has any more is gone, and what old records say of it, too:
         nobody accepts a vote, or replays a log, by a catalog that he does not have."""
         operator = self._views.get(refresh[0])
+        if refresh[0] in self._indexes:
+            return entry_after(refresh)
         if operator is not None:
             return operator(row, Contribution(*refresh[1:]))
         return self._first(refresh, row) if self._first is not None and not self.version else None

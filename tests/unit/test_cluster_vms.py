@@ -7,7 +7,6 @@ from typing import cast
 
 import pytest
 
-import viewtide
 from tests.sim.workload import LTMS, key, tables
 from viewtide.changetables.plan import LookUp, State
 from viewtide.changetables.types import Row
@@ -41,11 +40,9 @@ from viewtide.ltm.cluster.hosted import Hosted
 from viewtide.ltm.cluster.member import Member
 from viewtide.ltm.cluster.messages import ForLog
 from viewtide.ltm.machine import Outputs, PlainHost, WhenDurable
-from viewtide.ltm.tables import Tables
 from viewtide.ltm.two_phase.messages import COMMITTED, Decide, Prepare, Timestamps
 from viewtide.ltm.two_phase.records import LoggedWrite
 from viewtide.ltm.two_phase.views import refresh_with
-from viewtide.ltm.versions import Horizon
 
 GROUPS = {name: group for group in groups_of(tables()) for name in group.names}
 QUICK, SLOW = GROUPS["late_counted"].key, GROUPS["late_bank"].key
@@ -511,18 +508,6 @@ def test_a_step_that_another_one_has_published_is_left_alone() -> None:
     found = scheduler.read(scheduler.close(step, rows=0), step)
     found = scheduler.read(found, step._replace(w1=99 << 8))
     assert not messages(Outputs(send=tuple(found)), Submit)
-
-
-def test_a_deferred_view_with_an_index_is_refused() -> None:
-    database = viewtide.connect("memory:")
-    database.create_table("t", {"id": int, "g": int}, key="id")
-    database.create_view("deferred", "SELECT g, COUNT(*) AS n FROM t GROUP BY g", refresh="manual")
-    database.create_view("above", "SELECT t.id, d.g FROM t JOIN deferred d ON t.g = d.n", refresh="manual")
-    made = Tables(step_rows.with_steps(database._engine.ltm.tables.catalog), Horizon())
-    database.close()
-    assert made.views["deferred"].indexes
-    with pytest.raises(viewtide.NotSupportedError, match="has an index"):
-        ClusterScheduler(PlainHost("leader"), made, ("c",), lambda: ())
 
 
 def test_who_is_slow_gets_fewer_slots() -> None:
