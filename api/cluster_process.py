@@ -143,7 +143,8 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
             prepare_tree(zookeeper, config.name)
             logs, store = _storage(config, closing)
             history = HistorySettings(config.history.seconds * 1_000, config.history.megabytes * 2**20)
-            roles = ltm_roles(config.name, tables, StoreSettings() if store is not None else None, history)
+            settings = StoreSettings() if store is not None else None
+            roles = ltm_roles(config.name, tables, settings, history, config.balance)
         else:
             roles = view_manager_roles(config.name, tables)
         session_ms = config.zookeeper.session_ms

@@ -73,6 +73,7 @@ class ProcessConfig:
     clients: str = _setting("Where clients are served; empty: nowhere.", "")
     metrics: str = _setting("host:port of /metrics, /healthz and /readyz; empty: none.", "127.0.0.1:0")
     log_level: str = _setting("debug, info, warning or error.", "info")
+    balance: bool = _setting("Of LTMs: who leads spreads key ranges by what LTMs have to do. The same for all.", False)
     keys: KeySettings = _NO_KEYS
     storage: StorageSettings = _USUAL_STORAGE
     hbase: HBaseSettings = _NO_HBASE
@@ -131,6 +132,10 @@ def _value(kind: Any, value: object, key: str) -> object:
         if not isinstance(value, dict):
             raise InterfaceError(f"{key} must be a table", hint=f"[{key}]")
         return _read(kind, value, f"{key}.")
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise InterfaceError(f"{key} must be true or false, not {value!r}")
     if kind is int:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -170,6 +175,8 @@ def _line(each: Field[Any]) -> str:
         return f'{each.name} = "..."'
     if isinstance(each.default, tuple):
         return f"#{each.name} = []"
+    if isinstance(each.default, bool):
+        return f"#{each.name} = {str(each.default).lower()}"
     return f"#{each.name} = {each.default}" if isinstance(each.default, int) else f'#{each.name} = "{each.default}"'
 
 

@@ -12,6 +12,7 @@ from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.types import INT
 from viewtide.cluster_node import ClusterNode
 from viewtide.config import Config
+from viewtide.coordinator.cluster.balancer import Balancer, BalanceSettings
 from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
 from viewtide.coordinator.cluster.requests import Requests
@@ -52,14 +53,16 @@ class TestCluster:
 
     __test__ = False
 
-    def __init__(self, ltms: int = 3, managers: int = 2) -> None:
+    def __init__(
+        self, ltms: int = 3, managers: int = 2, ranges: RangeMap | None = None, balance: BalanceSettings | None = None
+    ) -> None:
         self.cluster = cluster = InProcessCluster()
         self.tables = Tables(with_steps(Catalog()), Horizon())
         self.ltms = [f"ltm-{number}" for number in range(1, ltms + 1)]
         coordinators = [f"{name}.coordinator" for name in self.ltms]
         leaders = [f"{name}.leader" for name in self.ltms]
         cluster.zookeeper.ensure(LTMS)
-        cluster.zookeeper.ensure(MAP, first_map(ltms).pack())
+        cluster.zookeeper.ensure(MAP, (ranges or first_map(ltms)).pack())
         cluster.zookeeper.ensure(BOUND, b"0")
 
         def participant(host: Host, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
@@ -69,12 +72,16 @@ class TestCluster:
             number = int(host.name.removeprefix("vm-"))
             return ClusterViewManager(host, number, self.tables, coordinators, leaders)
 
+        def leader(host: PlainHost) -> SchedulingLeader:
+            balancer = None if balance is None else Balancer(balance)
+            return SchedulingLeader(host, self.tables, coordinators, balancer)
+
         for name in self.ltms:
             cluster.add(name, lambda host: Member(host, refresh_with(self.tables), participant), with_log=True)
         for name in coordinators:
             cluster.add(name, lambda host: ClusterCoordinator(host, self.tables))
         for name in leaders:
-            cluster.add(name, lambda host: SchedulingLeader(host, self.tables, coordinators))
+            cluster.add(name, leader)
         for number in range(1, managers + 1):
             cluster.add(f"vm-{number}", manager)
         cluster.start()
@@ -151,8 +158,10 @@ def open_in_cluster(config: Config) -> ClusterOfItsOwn:
 
 
 @contextmanager
-def open_cluster(ltms: int = 3, managers: int = 2) -> Iterator[TestCluster]:
-    cluster = TestCluster(ltms, managers)
+def open_cluster(
+    ltms: int = 3, managers: int = 2, ranges: RangeMap | None = None, balance: BalanceSettings | None = None
+) -> Iterator[TestCluster]:
+    cluster = TestCluster(ltms, managers, ranges, balance)
     try:
         yield cluster
     finally:

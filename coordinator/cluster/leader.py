@@ -51,6 +51,7 @@ from ...ltm.key_range import RangeMap, process_of
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.two_phase.messages import Draw, Timestamps
 from ..timestamps import MS_SHIFT, STEP, TimestampOracle
+from .balancer import BALANCE, Balancer
 
 FOLLOWING, TAKING, LEADING = "following", "taking", "leading"
 
@@ -79,6 +80,7 @@ CLOSING = "leader: about to close keys"
 OPENING = "leader: about to open keys"
 PUBLISHED = "leader: map published"
 PROBES = (ELECTED, TERM_BEGUN, LEADS, DROPPING, CLOSING, OPENING, PUBLISHED)
+BALANCING = "leader: about to balance key ranges"
 CATALOG_BEGUN = "leader: about to make a catalog pending"
 CATALOG_CLEAN = "leader: about to open a catalog"
 CATALOG_PUBLISHED = "leader: catalog published"
@@ -88,8 +90,11 @@ Command = Split | Merge | MoveRange
 
 
 class Leader:
-    def __init__(self, host: Host) -> None:
+    """`balancer`: key ranges are spread over the LTMs by what they have to do; None: by commands only."""
+
+    def __init__(self, host: Host, balancer: Balancer | None = None) -> None:
         self.host = host
+        self._balancer = balancer
         self.keeper = Keeper(SESSION_MS, (MAP, BOUND, LEADER, CATALOG), (LTMS,))
         self.state = FOLLOWING
         #: As it stands in ZooKeeper, written by this leader in this term; with the versions of both nodes.
@@ -371,6 +376,8 @@ class Leader:
         if report.clean:
             self._clean[life] = report.epoch
         self._complete.update(dict.fromkeys(report.complete, life))
+        if self._balancer is not None and report.load is not None:
+            self._balancer.told(life, *report.load)
         if report.epoch < self.map.epoch:
             self._send.append((sender, NewMap(self.map.pack())))
         if self.state == LEADING and report.epoch >= self.map.term and self._leases.get(life) != 0:
@@ -416,6 +423,8 @@ class Leader:
         catalog = self.catalog
         if self.state == LEADING and ranges.epoch == self.map.epoch:
             ranges, catalog = self._next_catalog(ranges)
+        if self.state == LEADING and ranges.epoch == self.map.epoch:
+            ranges = self._balance(ranges, alive)
         if ranges.epoch != self.map.epoch:
             self._publish(ranges, commands, catalog)
         else:
@@ -495,6 +504,19 @@ class Leader:
             else:
                 answers.append((sender, Done(command.number)))
         return ranges
+
+    def _balance(self, ranges: RangeMap, alive: list[str]) -> RangeMap:
+        """Only where nothing else is to be done."""
+        if self._balancer is None:
+            return ranges
+        advice = self._balancer.advise(ranges, alive, self._now_ms)
+        if advice is None:
+            return ranges
+        self.host.probe(BALANCING)
+        self.host.note(BALANCE, advice)
+        if isinstance(advice, Split):
+            return ranges.split(advice.at)
+        return ranges.begin_move(advice.start, advice.stop or None, advice.target)
 
     def _publish(self, ranges: RangeMap, answers: list[tuple[str, object]], catalog: Stored) -> None:
         self._writing_map = True

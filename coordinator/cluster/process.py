@@ -44,6 +44,7 @@ from ...ltm.wire import decode, encode
 from .. import registered
 from ..two_phase.messages import Outcome, Submit, Submits
 from .addressed import Addressed
+from .balancer import BALANCE
 from .calls import ANSWER_MS_MAX, Calls
 from .directory import LTM, Address, Directory
 from .log_service import LogService
@@ -96,7 +97,9 @@ class ProcessHost:
     def probe(self, name: str) -> None:
         self._events[name] += 1
 
-    def note(self, what: str, *detail: object) -> None: ...
+    def note(self, what: str, *detail: object) -> None:
+        if what == BALANCE:
+            _log.info("balances key ranges: %s", detail[0])
 
 
 class Role(NamedTuple):

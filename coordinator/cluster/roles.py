@@ -58,6 +58,7 @@ from ..vms.cluster_messages import (
 )
 from ..vms.cluster_subsystem import FeedingParticipant
 from ..vms.cluster_view_manager import ClusterViewManager
+from .balancer import Balancer
 from .coordinator import ClusterCoordinator
 from .directory import LIVES, PROCESSES
 from .process import ALL, ANY, Birth, ProcessHost, Role
@@ -86,9 +87,11 @@ def ltm_roles(
     tables: Tables,
     store: StoreSettings | None = None,
     history: HistorySettings = USUAL_HISTORY,
+    balance: bool = False,
 ) -> tuple[Role, ...]:
     """The LTM, a coordinator, and a candidate for leader, which schedules deferred views by that coordinator. `store`:
-    rows are in a store that all LTM processes share, which the process is given, too."""
+    rows are in a store that all LTM processes share, which the process is given, too. `balance`: whoever leads spreads
+    key ranges over the LTMs."""
 
     def feeding(host: Host, log: str, oracle: str, refresh: RefreshRow) -> FeedingParticipant:
         made = FeedingParticipant(host, log, oracle, refresh, tables, ITEMS_MAX)
@@ -102,7 +105,7 @@ def ltm_roles(
         return ClusterCoordinator(host, tables)
 
     def leader(host: ProcessHost, birth: Birth) -> SchedulingLeader:
-        return SchedulingLeader(host, tables, (f"{name}.{COORDINATOR}",))
+        return SchedulingLeader(host, tables, (f"{name}.{COORDINATOR}",), Balancer() if balance else None)
 
     return (
         Role(name, member, _MEMBER_TAKES, True, _newest_catalog),

@@ -9,6 +9,7 @@ from ...ltm.cluster.catalogs import Stored, pack_catalog, tables_of
 from ...ltm.cluster.messages import ChangeCatalog, NotHere
 from ...ltm.machine import Host, Outputs
 from ...ltm.tables import Tables
+from ..cluster.balancer import Balancer
 from ..cluster.catalog_builder import BUILD, CatalogBuilder, is_unfinished
 from ..cluster.leader import LEADING, Leader
 from ..two_phase.messages import Outcome, RowsAt
@@ -25,8 +26,10 @@ class SchedulingLeader(Leader):
     """The scheduler begins when this one leads, in the leader's term, which nobody had before. That it goes on for a
     while when another one has been elected does no harm."""
 
-    def __init__(self, host: Host, tables: Tables, coordinators: Sequence[str]) -> None:
-        super().__init__(host)
+    def __init__(
+        self, host: Host, tables: Tables, coordinators: Sequence[str], balancer: Balancer | None = None
+    ) -> None:
+        super().__init__(host, balancer)
         self.scheduler = ClusterScheduler(host, tables, coordinators, self._all_logs, lambda: self.map.epoch)
         self.builder = CatalogBuilder(host, coordinators)
         #: The catalog that both work by.

@@ -49,11 +49,13 @@ from .catalogs import Catalogs
 from .checkpoint import Checkpoint, plain
 from .hosted import Hosted, Logged
 from .keeper import Keeper
+from .load import Load as RequestLoad
 from .loading import Load, Loader
 from .log_messages import LOGS, LogRecords, NoLog, Seal
 from .messages import (
     CATALOG,
     LEADER,
+    LOAD_REPORTS,
     MAP,
     MOVED,
     OLD_CATALOG,
@@ -173,6 +175,10 @@ class Member:
         #: The epoch in which it said that nothing of earlier catalogs is undecided.
         self._clean_epoch = 0
         self._adoptions: dict[int, _Adoption] = {}
+        #: What is asked of it, told with some reports.
+        self.load = RequestLoad()
+        self.load_reports = LOAD_REPORTS
+        self._ticks = 0
         #: For whom a timestamp was asked: a log and its own number, or "" and the number of a move.
         self._draws: dict[int, tuple[str, int]] = {}
         self._number = 0
@@ -311,7 +317,9 @@ class Member:
             for log, hosted in self.hosted.items()
             if hosted.replay_from[0] == self.life and len(self.map.hosts[log].segments) > 1
         )
-        self._to_leader(Report(self.life, self.map.epoch, ready, self._is_clean(), complete))
+        self._ticks += 1
+        load = self.load.take() if self._ticks % self.load_reports == 0 else None
+        self._to_leader(Report(self.life, self.map.epoch, ready, self._is_clean(), complete, load))
         for hosted in self.hosted.values():
             if hosted.machine is None:
                 self._seal(hosted)
@@ -824,6 +832,8 @@ class Member:
             return self._is_leased(machine.shows_up_to(message))
         if not hosted.open:
             return False
+        if not isinstance(message, Resolve | ReadChanges):
+            self.load.note(message)
         if isinstance(message, Resolve):
             if not self.map.serves_key(hosted.log, message.key):
                 self._send.append((sender, NotHere(hosted.log, self.map.epoch)))

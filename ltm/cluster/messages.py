@@ -17,8 +17,9 @@ from ..two_phase.messages import TxId
 LEADER, MAP, BOUND, LTMS, CATALOG = "/leader", "/map", "/bound", "/ltms", "/catalog"
 #: ZooKeeper takes a process for gone when it has not heard of it for so long.
 SESSION_MS = 1_500
-#: An LTM reports to the leader so often.
+#: An LTM reports to the leader so often, and with every tenth report what is asked of it.
 REPORT_MS = 100
+LOAD_REPORTS = 10
 
 #: Why something is refused: the map has changed, or the leader.
 MOVED = "the keys have another owner"
@@ -59,13 +60,15 @@ class NotHere(NamedTuple):
 class Report(NamedTuple):
     """Of an LTM to the leader, again and again: its map has reached `epoch`, and these moves can be opened. `clean`:
     nothing that it answers for was voted for by an earlier catalog than that of the map, and is undecided. For the logs
-    `complete` no earlier log than that of this life is needed any more."""
+    `complete` no earlier log than that of this life is needed any more. `load`, from time to time: requests since the
+    last time, and the keys of some of them."""
 
     life: str
     epoch: int
     ready: tuple[int, ...] = ()
     clean: bool = False
     complete: tuple[str, ...] = ()
+    load: tuple[int, tuple[bytes, ...]] | None = None
 
 
 class Lease(NamedTuple):

@@ -9,6 +9,7 @@ from functools import cache
 from random import Random
 
 from viewtide.coordinator.cluster import leader as leaders
+from viewtide.coordinator.cluster.balancer import Balancer, BalanceSettings
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
 from viewtide.coordinator.cluster.leader import Leader
 from viewtide.coordinator.timestamps import MS_SHIFT
@@ -42,6 +43,8 @@ WORKING_MS = SAFETY_MS + 500
 LIVENESS_MS_MAX = 60_000
 COMMAND_MS_MAX = 800
 BUSY_COMMAND_MS_MAX = 150
+#: So that keys move all the time, by few requests.
+BALANCING = BalanceSettings(measure_ms=300, rate_min=5, ratio_min=1.2, keys_min=3, ranges_max=60)
 
 CRASH_POINTS = (*members.PROBES, *leaders.PROBES)
 
@@ -254,9 +257,38 @@ def _build_moving(world: World) -> Built:
     return built
 
 
+def _build_balanced(world: World) -> Built:
+    """The leader moves keys by what LTMs have to do; an operator does so less often."""
+    built = build(world)
+    for name in CANDIDATES:
+        world.nodes[name].factory = lambda host: Leader(host, Balancer(BALANCING))
+    for name in LTMS:
+        world.nodes[name].factory = _busy_member
+    world.nodes[OPERATOR].factory = lambda host: Operator(host, 6 * COMMAND_MS_MAX)
+    return built
+
+
+def _busy_member(host: Host) -> Member:
+    """All its load is told with every report."""
+    member = _member(host)
+    member.load_reports = 1
+    return member
+
+
 def _no_faults(around: Surroundings) -> tuple[Planned, ...]:
     return ()
 
+
+SCENARIO_BALANCED = Scenario(
+    name="cluster-balanced",
+    summary="the leader spreads key ranges by what LTMs have to do, while they come and go",
+    build=_build_balanced,
+    make_world=make_world,
+    safety_ms=SAFETY_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+    probes=(leaders.BALANCING,),
+    traffic_min={"commits": 60, "reads": 30},
+)
 
 SCENARIO = Scenario(
     name="cluster",
@@ -350,5 +382,6 @@ DIRECTED = (
     SCENARIO_RESTARTS,
     SCENARIO_SLOW_DISKS,
     SCENARIO_ORPHANS,
+    SCENARIO_BALANCED,
 )
 SCENARIOS = (SCENARIO, *DIRECTED)
