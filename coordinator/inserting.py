@@ -37,18 +37,27 @@ class TakingIn:
 
     def contributions(self, rows: list[Row], look_up: LookingUp) -> list[Contribution] | None:
         """None: these rows are none of those that it is for."""
-        joined, (ask, add, _, add_known) = self._joined, self._inserting
-        if joined is not None and add_known is not None and joined.changed_ts == self._changed_ts:
+        joined, (ask, add, values, add_known) = self._joined, self._inserting
+        asked = rows
+        if (
+            joined is not None
+            and joined.changed_ts == self._changed_ts
+            and values is not None
+            and add_known is not None
+        ):
             try:
                 return add_known(rows, self._known)
             except KeyError:
-                pass  # not all are known
-        wanted = ask(rows)
+                if len(self._known) <= KNOWN_ROWS_MAX:
+                    asked = [row for row, value in zip(rows, values(rows), strict=True) if value not in self._known]
+        wanted = ask(asked)
         if wanted is None:
             return None
         answers = look_up(wanted) if wanted else ()
         if add_known is not None:
-            self._remember(wanted[0].table, rows, answers)
+            self._remember(wanted[0].table, asked, answers)
+            if asked is not rows:
+                return add_known(rows, self._known)
         return add(rows, answers)
 
     def _remember(self, name: str, rows: list[Row], answers: Answers) -> None:
