@@ -1,8 +1,8 @@
 """A file that is written in whole blocks, each write durable on return, past the system's page cache where it can be.
 
 `O_DSYNC | O_DIRECT`: one call hands the blocks to the device and waits until they are on it. A write into the page
-cache and an `fdatasync` after it take half as much processor time again, and have to get the interpreter's lock back
-twice. Where a file system has no direct writes, or not of blocks of this size, the same calls go through the cache.
+cache and an `fdatasync` after it take a quarter to a third more processor time, and have to get the interpreter's lock
+back twice. Where a file system has no direct writes, or not of blocks of this size, the same calls go through the cache.
 
 The block in which a write ended is written again by the next one, with the same bytes in front, just as the page cache
 would do it.
