@@ -2,7 +2,8 @@
 
 `O_DSYNC | O_DIRECT`: one call hands the blocks to the device and waits until they are on it. A write into the page
 cache and an `fdatasync` after it take a quarter to a third more processor time, and have to get the interpreter's lock
-back twice. Where a file system has no direct writes, or not of blocks of this size, the same calls go through the cache.
+back twice. Where a file system has no direct writes, or not of blocks of this size, the same calls go through the
+cache.
 
 The block in which a write ended is written again by the next one, with the same bytes in front, just as the page cache
 would do it.
