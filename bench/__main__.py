@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from . import bulk, choice, dashboard, evaluators, hbase, intervals, machines, report, scale, served, views
+from . import bulk, choice, dashboard, evaluators, hbase, intervals, machines, report, scale, served, spark, views
 from .errors import BenchError
 
 ALL = "all"
@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "views": Command(views.SUMMARY, views.add_arguments, views.run),
     "intervals": Command(intervals.SUMMARY, intervals.add_arguments, intervals.run),
     "hbase": Command(hbase.SUMMARY, hbase.add_arguments, hbase.run),
+    "spark": Command(spark.SUMMARY, spark.add_arguments, spark.run),
     "served": Command(served.SUMMARY, served.add_arguments, served.run),
     "scale": Command(scale.SUMMARY, scale.add_arguments, scale.run),
     "machines": Command(machines.SUMMARY, machines.add_arguments, machines.run),
