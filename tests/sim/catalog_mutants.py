@@ -43,10 +43,8 @@ def _nothing(*arguments: object) -> Iterator[object]:
 _page_of_rightly = CatalogBuilder._page_of
 
 
-def _page_as_of_now(
-    self: CatalogBuilder, tables: Any, name: str, start: bytes, stop: bytes, ts: int, first: bool
-) -> Any:
-    return _page_of_rightly(self, tables, name, start, stop, 0, first)
+def _page_as_of_now(self: CatalogBuilder, tables: Any, name: str, start: bytes, ts: int, first: bool) -> Any:
+    return _page_of_rightly(self, tables, name, start, 0, first)
 
 
 _submit_rightly = CatalogBuilder._submit
