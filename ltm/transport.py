@@ -406,10 +406,11 @@ class Hub:
                 os.eventfd_write(self._wake_fd, 1)
 
     def _woken(self, received: list[Received]) -> None:
-        # Before `poll` returns: who comes from now on wakes it again.
-        self._waking = False
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
+        # In this order: what somebody writes between the two would be read here, and nobody would be woken any more. Who
+        # came before this is seen after `poll`, who comes from now on wakes it again.
+        self._waking = False
 
     def _receive_from(self, peer: _Peer, received: list[Received]) -> None:
         receive = peer.socket.recv

@@ -308,6 +308,23 @@ def test_wake_ends_a_poll_from_another_thread(hubs: Hubs) -> None:
     assert time.monotonic() - began > 0.02
 
 
+def test_who_is_woken_while_it_looks_can_be_woken_again(hubs: Hubs, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, read = hubs("hub"), os.eventfd_read
+
+    def woken_meanwhile(fd: int) -> int:
+        hub.wake()
+        return read(fd)
+
+    monkeypatch.setattr(transport.os, "eventfd_read", woken_meanwhile)
+    hub.wake()
+    hub.poll(10_000)
+    monkeypatch.undo()
+    began = time.monotonic()
+    hub.wake()
+    hub.poll(10_000)
+    assert time.monotonic() - began < 5
+
+
 def test_a_closed_hub_says_so_and_wake_does_nothing(hubs: Hubs) -> None:
     hub = hubs("hub", "tcp://127.0.0.1:0")
     hub.close()
