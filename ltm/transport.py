@@ -408,8 +408,8 @@ class Hub:
     def _woken(self, received: list[Received]) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
-        # In this order: what somebody writes between the two would be read here, and nobody would be woken any more. Who
-        # came before this is seen after `poll`, who comes from now on wakes it again.
+        # In this order: what somebody writes between the two would be read here, and nobody would be woken any more.
+        # Who came before this is seen after `poll`, who comes from now on wakes it again.
         self._waking = False
 
     def _receive_from(self, peer: _Peer, received: list[Received]) -> None:
