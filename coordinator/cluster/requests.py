@@ -25,8 +25,8 @@ from ..vms.step_rows import STEPS_ID
 
 #: A read is given up after this long: more than it takes another LTM to take over.
 READ_MS_MAX = 20_000
-#: So long for a checkpoint of all LTMs: at 10,000 rows per second, of a few hundred thousand that are not in the store.
-STORED_MS_MAX = 120_000
+#: So long for a checkpoint of all LTMs: at some thousand rows per second, of a few million that are not in the store.
+STORED_MS_MAX = 600_000
 #: A transaction that was not answered for so long has an unknown outcome.
 COMMIT_MS_MAX = 30_000
 #: A read that was refused is asked again after this long.
