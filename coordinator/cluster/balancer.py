@@ -3,7 +3,9 @@
 LTMs tell how many requests they had, and the keys of some of them: each stands for as many requests as are told for one
 key. So it is known what every range has to do, and at which key it could be cut. From the busiest LTM a range goes to
 the idlest one, one at a time: the largest of those that leave the busiest one above the idlest one, so that it does not
-have to come back. If all of them are too large, the busiest one is cut where half of its requests are below.
+have to come back. If all of them are too large, the busiest one is cut where about half of its requests are below, but
+only where both sides will have something to do: a single key cannot be shared, and of rows that are added at the end
+of a table nobody asks any more when they are on the lower side.
 
 Nothing is done while keys move, before everybody has told enough since the last change, where there is little to do at
 all, and where the two do not differ by much.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ...ltm.cluster.messages import MoveRange, Split
@@ -38,15 +41,27 @@ BALANCE = "balance"
 MOVED_MAX = 0.5
 #: One that takes less than that is not worth it as long as another one can be cut.
 MOVED_MIN = 0.1
+#: Where a range is cut, each side has so much of what was asked last.
+SIDE_MIN = 0.1
+#: Keys of one life that are kept in mind, while nobody may act on them: many times as many as are told in one go.
+KEYS_MAX = 4_096
+
+
+class _Asked(NamedTuple):
+    """A key, how many requests it stands for, and in which report it came."""
+
+    key: bytes
+    weight: float
+    report: int
 
 
 class _Told:
-    """Of one life since the last change: requests, and keys of some of them with how many each stands for."""
+    """Of one life since the last change: requests, and keys of some of them."""
 
     def __init__(self) -> None:
         self.requests = 0
         self.reports = 0
-        self.keys: list[tuple[bytes, float]] = []
+        self.keys: list[_Asked] = []
 
 
 class Balancer:
@@ -62,7 +77,8 @@ class Balancer:
         known = self._told.setdefault(life, _Told())
         known.requests += requests
         known.reports += 1
-        known.keys += [(key, requests / len(keys)) for key in keys]
+        known.keys += [_Asked(key, requests / len(keys), known.reports) for key in keys]
+        del known.keys[:-KEYS_MAX]
 
     def advise(self, ranges: RangeMap, lives: Sequence[str], now_ms: int) -> Split | MoveRange | None:
         """`lives` may answer. The numbers of commands are 0."""
@@ -90,22 +106,22 @@ class Balancer:
         if target is None:
             return None
         difference = told[busiest].requests - told[idlest].requests
-        return self._relieve(ranges, busiest, target, told[busiest].keys, difference)
+        return self._relieve(ranges, busiest, target, told[busiest], difference)
 
     def _begin(self, now_ms: int) -> None:
         self._told.clear()
         self._since_ms = now_ms
 
     def _relieve(
-        self, ranges: RangeMap, life: str, target: str, keys: list[tuple[bytes, float]], difference: int
+        self, ranges: RangeMap, life: str, target: str, told: _Told, difference: int
     ) -> Split | MoveRange | None:
-        asked: dict[int, list[tuple[bytes, float]]] = {}
-        for key, weight in keys:
-            place = bisect_right(ranges.starts, key) - 1
+        asked: dict[int, list[_Asked]] = {}
+        for each in told.keys:
+            place = bisect_right(ranges.starts, each.key) - 1
             host = ranges.hosts.get(ranges.logs[place])
             if host is not None and host.life == life:
-                asked.setdefault(place, []).append((key, weight))
-        loads = {place: sum(weight for _, weight in some) for place, some in asked.items()}
+                asked.setdefault(place, []).append(each)
+        loads = {place: _weight(some) for place, some in asked.items()}
         light = [place for place, load in loads.items() if load <= MOVED_MAX * difference]
         place = max(light, key=lambda each: (loads[each], each), default=-1)
         if light and loads[place] >= MOVED_MIN * difference:
@@ -113,21 +129,29 @@ class Balancer:
             return MoveRange(0, ranges.starts[place], stop, target)
         heavy = sorted((place for place in loads if place not in light), key=lambda each: (-loads[each], each))
         for place in heavy:
-            cut = self._middle(ranges.starts[place], asked[place])
+            cut = self._cut(asked[place], told.reports)
             if cut is not None and len(ranges.starts) < self._settings.ranges_max:
                 return Split(0, cut)
         return None
 
-    def _middle(self, start: bytes, asked: list[tuple[bytes, float]]) -> bytes | None:
-        """The key above the start at which half of the requests are below; None: it is always the same key."""
+    def _cut(self, asked: list[_Asked], last_report: int) -> bytes | None:
+        """The key at which about half of the requests are below; None: that would not divide what there is to do."""
         if len(asked) < self._settings.keys_min:
             return None
         ordered = sorted(asked)
-        half = sum(weight for _, weight in ordered) / 2
-        below = 0.0
-        for key, weight in ordered:
-            if below >= half and key > max(start, ordered[0][0]):
-                return key
-            below += weight
-        last = ordered[-1][0]
-        return last if last > max(start, ordered[0][0]) else None
+        half = _weight(ordered) / 2
+        below, cuts = ordered[0].weight, []
+        for before, each in pairwise(ordered):
+            if each.key > before.key:
+                cuts.append((abs(below - half), each.key))
+            below += each.weight
+        if not cuts:
+            return None  # it is always the same key
+        _, cut = min(cuts)
+        last = [each for each in asked if each.report == last_report]
+        low = _weight([each for each in last if each.key < cut])
+        return cut if SIDE_MIN * _weight(last) <= min(low, _weight(last) - low) > 0 else None
+
+
+def _weight(asked: Sequence[_Asked]) -> float:
+    return sum(each.weight for each in asked)

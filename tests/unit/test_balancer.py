@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.cluster_database import open_cluster
 from viewtide.changetables.keys import table_range
+from viewtide.coordinator.cluster import balancer as balancer_module
 from viewtide.coordinator.cluster.balancer import Balancer, BalanceSettings
 from viewtide.ltm.cluster.load import KEYS_MAX, Load
 from viewtide.ltm.cluster.messages import MoveRange, Split
@@ -55,11 +56,32 @@ def test_the_largest_range_that_does_not_have_to_come_back_goes_to_the_idlest() 
 
 def test_one_that_is_too_large_is_cut_where_half_of_its_requests_are_below() -> None:
     assert advice(ranges("a"), {1: 10, 2: 40, 3: 30, 4: 30}) == Split(0, key(3))
-    assert advice(ranges("a"), {1: 100, 2: 5}) == Split(0, key(2))
+    assert advice(ranges("a"), {1: 100, 2: 20}) == Split(0, key(2))
+    assert advice(ranges("a"), {1: 5, 2: 60, 3: 35}) == Split(0, key(3))
 
 
 def test_a_single_key_cannot_be_cut() -> None:
     assert advice(ranges("a"), {7: 100}) is None
+    assert advice(ranges("a"), {7: 100, 8: 5}) is None, "what could go is not worth it"
+
+
+def test_where_rows_come_at_the_end_nothing_is_cut() -> None:
+    """All that is asked for is above the cut by the time that the range is cut: it would be cut again and again."""
+    balancer, known = Balancer(SETTINGS), ranges("a")
+    for number in range(20):
+        assert balancer.advise(known, LIVES, number * SETTINGS.measure_ms) is None, number
+        for report in range(4):
+            balancer.told("a/1", 10, [bytes([number, report, each]) for each in range(10)])
+            balancer.told("b/1", 0, [])
+            balancer.told("c/1", 0, [])
+
+
+def test_what_is_told_while_nobody_acts_is_bounded() -> None:
+    balancer, known = Balancer(SETTINGS), ranges("a").begin_move(b"", key(5), "c/1")
+    for number in range(200):
+        balancer.told("a/1", KEYS_MAX, [key(5)] * KEYS_MAX)
+        assert balancer.advise(known, LIVES, number) is None
+    assert len(balancer._told["a/1"].keys) <= balancer_module.KEYS_MAX
 
 
 def test_nothing_is_moved_where_it_does_not_pay() -> None:
