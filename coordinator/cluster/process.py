@@ -628,7 +628,7 @@ class Process:
             if writer is None:
                 continue
             try:
-                if self._is_flush_due(running, writer):
+                if self._is_flush_due(running):
                     running.is_hurried, running.flush_by_ms = False, 0
                     writer.flush()
             except LifeOver as over:
@@ -638,13 +638,13 @@ class Process:
             if durable_lsn > running.told_lsn:
                 self._persisted(running, durable_lsn)
 
-    def _is_flush_due(self, running: _Running, writer: LogWriter) -> bool:
+    def _is_flush_due(self, running: _Running) -> bool:
         if running.is_hurried:
             return True
         if running.flush_by_ms:
             return running.flush_by_ms <= self._clock()
-        # One that was begun in another thread may have failed.
-        return writer.last_lsn > writer.durable_lsn
+        # There is nothing to begin, but what another thread does for the log may have failed.
+        return True
 
     def _persisted(self, running: _Running, lsn: int) -> None:
         running.told_lsn = lsn

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Sequence
+from itertools import count
+
 import pytest
 
 from tests.sim.workload import tables
@@ -11,7 +15,8 @@ from viewtide.coordinator.cluster import calls as calls_module
 from viewtide.coordinator.cluster.addressed import Addressed
 from viewtide.coordinator.cluster.calls import Calls
 from viewtide.coordinator.cluster.directory import LIVES, PROCESSES, Address, Directory, Superseded
-from viewtide.coordinator.cluster.process import Process
+from viewtide.coordinator.cluster.log_writers import LogWriter, ThreadWriter
+from viewtide.coordinator.cluster.process import UNHURRIED_MS, Birth, Process, ProcessHost, _Running
 from viewtide.coordinator.cluster.roles import ltm_roles, view_manager_roles
 from viewtide.coordinator.two_phase.messages import ChangesFound, Outcome, ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms import cluster_messages
@@ -20,7 +25,9 @@ from viewtide.ltm.cluster import log_messages
 from viewtide.ltm.cluster import messages as cluster
 from viewtide.ltm.cluster import zk_messages as zk
 from viewtide.ltm.cluster.hosted import Logged
+from viewtide.ltm.commit_log.elsewhere import OwnLog
 from viewtide.ltm.keys import ADMIN, CLIENT, LOCAL, LTM, VIEW_MANAGER, Identity
+from viewtide.ltm.machine import Outputs, WhenDurable
 from viewtide.ltm.ports import Damaged
 from viewtide.ltm.two_phase import messages as commit
 from viewtide.ltm.two_phase import records
@@ -105,6 +112,82 @@ def test_what_is_for_a_role_is_taken() -> None:
     check(Identity("vm-1", VIEW_MANAGER), Addressed("ltm-1.leader", "vm-1", Hello(1)))
     collect = cluster.ForLog("ltm-1/1", "", cluster_messages.Collect(((1,), 2), 0, 0, 0))
     check(Identity("vm-1", VIEW_MANAGER), Addressed("ltm-1", "vm-1", collect))
+
+
+# The log.
+
+
+class MemoryWriter:
+    """Durable at the next flush."""
+
+    def __init__(self) -> None:
+        self.durable_lsn = self.last_lsn = self.flushes = 0
+        self.is_full = False
+
+    def add(self, records: Sequence[object]) -> None:
+        self.last_lsn += len(records)
+
+    def flush(self) -> None:
+        self.flushes += self.durable_lsn < self.last_lsn
+        self.durable_lsn = self.last_lsn
+
+    def trim(self, below_lsn: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Logging(Process):
+    """A process with one machine that has a log; it is told what the machine wants."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self.now_ms = 1
+        self.sent: list[object] = []
+        self.ended: list[str] = []
+        role = ltm_roles("ltm-1", tables())[0]
+        machine = role.make(ProcessHost("ltm-1", Counter()), Birth(1, 1))
+        self.running = _Running(role, machine, writer, "ltm-1/1")
+        self._clock = lambda: self.now_ms
+        self._machines = {"ltm-1": self.running}
+        self._story, self._timers, self._numbers = deque(), [], count()
+
+    def _send(self, running: _Running, destination: str, message: object) -> None:
+        self.sent.append(message)
+
+    def _end_life(self, running: _Running, reason: str) -> None:
+        self.ended.append(running.name)
+
+    def turn(self, *records: object, send: Sequence[WhenDurable] = ()) -> None:
+        self._perform(self.running, Outputs(records, tuple(send)))
+        self._flush_logs()
+
+
+def test_decisions_go_to_the_log_with_the_next_vote_or_soon() -> None:
+    attempt = ((1, 2), 3)
+    settled, vote = commit.Settled(attempt, "ltm-1/1"), commit.Vote(attempt, "ltm-1/1", 4)
+    writer = MemoryWriter()
+    logging = Logging(writer)
+    logging.turn("decided", send=[WhenDurable(1, "c", settled)])
+    assert (writer.flushes, logging.sent) == (0, [])
+    logging.turn("voted", send=[WhenDurable(2, "c", vote)])
+    assert (writer.flushes, writer.durable_lsn, logging.sent) == (1, 2, [settled, vote])
+    logging.turn("decided", send=[WhenDurable(3, "c", settled)])
+    logging.now_ms += UNHURRIED_MS - 1
+    logging.turn()
+    assert writer.flushes == 1
+    logging.now_ms += 1
+    logging.turn()
+    assert (writer.flushes, logging.sent[2:]) == (2, [settled])
+
+
+def test_a_log_that_cannot_be_opened_ends_the_life_also_if_nothing_is_to_be_written() -> None:
+    def open_log() -> OwnLog:
+        raise Unavailable("nobody is there")
+
+    writer = ThreadWriter(open_log, lambda: None)
+    writer._thread.join(10)
+    logging = Logging(writer)
+    logging.turn()
+    assert logging.ended == ["ltm-1"]
 
 
 # Questions of other threads.
