@@ -173,15 +173,16 @@ class History:
         return known and step.w0 >= self._watermarks.get(step.group, step.w0 + 1)
 
     def rows_count(self, step: Step) -> int:
-        """How many changes concern a step: the same at every time after W1 was closed and before it is published, but
-        for what the step itself refreshes."""
+        """How many changes concern a step: the same at every time after W1 was closed and before it is published. What
+        the step itself refreshes does not count: of deferred views that is what has its W1; what is below are
+        corrections (`mending`)."""
         found = 0
         tables, phases = self._of_step(step)
         for source in sources_of([view for phase in phases for view in phase.views], tables).values():
-            if isinstance(source, TableRows) or not source.view.deferred:
-                for source_id in watched_ids(source):
-                    found += sum(_is_of(step, ts) for ts, _ in self._writes.get(source_id, ()))
-                    found += sum(_is_of(step, ts) for ts, _ in self._refreshes.get(source_id, ()))
+            last_ts = step.w1 - 1 if isinstance(source, ViewRows) and source.view.deferred else step.w1
+            for source_id in watched_ids(source):
+                found += sum(step.w0 < ts <= last_ts for ts, _ in self._writes.get(source_id, ()))
+                found += sum(step.w0 < ts <= last_ts for ts, _ in self._refreshes.get(source_id, ()))
         return found
 
     def share(self, step: Step, level: int, slot: int) -> list[Item]:
@@ -281,6 +282,8 @@ class FeedingParticipant(Participant):
 
     def _passed_versions(self, young_ts: int) -> dict[int, int]:
         published = self._published
+        if published and published[-1][0] == self.newest_ts:
+            published.pop()  # nobody came meanwhile: the clock stands still
         published.append((self.newest_ts, self.history.published()))
         while len(published) > 1 and published[1][0] <= young_ts:
             published.popleft()

@@ -105,7 +105,9 @@ def test_a_deferred_view_shows_it_with_its_next_step(shop: vt.Database, name: st
             assert late.rows() == start and late.verify().ok, "nobody sees it before a step"
             late.refresh()
             found = late.verify()
-            assert not found.ok and found.rows_differing == 1, (damaged, found.differences)
+            assert not found.ok and found.rows_differing >= 1, (damaged, found.differences)
+            # Of a hidden view, what is made from it has taken it in.
+            assert found.rows_differing == 1 or damaged != "late", found.differences
             report = late.repair()
             assert report.ok and report.repaired >= 1, (damaged, report.differences)
             assert report.as_of > found.as_of

@@ -10,6 +10,7 @@ import pytest
 
 import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
+from tests.unit.test_cluster_repair import damage, entries
 
 #: The rows of the inner view are found by what they show, not by their key.
 SAME = (
@@ -71,6 +72,23 @@ def test_an_inner_view_has_an_index_that_follows_the_steps(db: vt.Database) -> N
     view.refresh()
     check(db, "same")
     db.drop_view("same")
+
+
+def test_a_correction_reaches_the_indexes_also_if_nothing_else_has_changed(db: vt.Database) -> None:
+    sums = db.create_view("sums", TOTALS, refresh="manual")
+    on_sums = db.create_view("on_sums", ON_TOTALS.replace("totals", "sums"), refresh="manual")
+    right = entries(db)
+    damage(db, "sums", "taken")
+    sums.refresh()
+    assert not sums.verify().ok and entries(db) != right
+    report = sums.repair()
+    assert report.ok and report.repaired
+    assert entries(db) == right
+    check(db, "sums", "on_sums")
+    write(db, Random(4), 3)
+    on_sums.refresh()
+    check(db, "sums", "on_sums")
+    db.drop_view("sums", cascade=True)
 
 
 def test_a_view_that_is_there_gets_an_index_with_the_view_that_needs_it(db: vt.Database) -> None:

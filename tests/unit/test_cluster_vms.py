@@ -248,6 +248,15 @@ def test_commits_are_heard_of_again_after_a_restart() -> None:
     assert again.history.rows_count(Step(QUICK, 1, 100 << 8, 1)) == 1
 
 
+def test_what_was_published_is_kept_once_while_nobody_comes() -> None:
+    ltm = _Ltm()
+    for number in range(1, 50):
+        ltm.receive(Passed(((QUICK, number << 8),)))
+        ltm.machine.timer("clean", number)
+    assert len(ltm.machine._published) == 1
+    assert 49 << 8 in ltm.machine._published[0][1].values()
+
+
 # --- gathering ---
 
 STEP = Step(QUICK, 1, 100 << 8, 2)
