@@ -44,6 +44,10 @@ class Lost(Exception):
     """The connection is gone, and whether the request arrived is not known."""
 
 
+class Broken(Lost):
+    """Nothing more will come through this connection."""
+
+
 class Refused(OperationalError):
     """The node does not let this client in: asking again changes nothing."""
 
@@ -155,6 +159,8 @@ class Link:
             try:
                 self._life = self._wait(number, REFUSED_LOOK_S, None)[1]
                 return
+            except Broken:
+                raise
             except Lost:
                 refusal = self._wire.refusal()
                 if refusal is not None:
@@ -178,7 +184,7 @@ class Link:
         try:
             self._wire.send(payload)
         except OSError:
-            raise Lost from None
+            raise Broken from None
         return self._number
 
     def _wait(
@@ -191,7 +197,7 @@ class Link:
             try:
                 payloads = self._wire.receive(int((seconds or PING_S) * 1000))
             except OSError:
-                raise Lost from None
+                raise Broken from None
             for payload in payloads:
                 answered, kind, first, body = reply_of(payload)
                 if answered == number and kind != PROGRESS:
@@ -275,22 +281,15 @@ class Links:
         raise given_up(self.target, ask)
 
     def _once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
-        link = self._borrowed()
+        # What may not be done twice is sent only to a node that is there.
+        link = self._answering() if ask.kind == ONCE else self._borrowed()
         try:
             if not link.has_met:
                 # Before anything is asked: who answers later may be another process, which knows nothing of it.
                 link.meet(LOST_S)
-            if ask.kind == ONCE:
-                # What may not be done twice is sent only to a node that is there.
-                try:
-                    link.meet(CONNECT_S_MAX)
-                except Lost:
-                    raise self.target.unavailable() from None
             body = link.exchange(ask, arguments)
         except Lost:
-            self._drop(link)
-            with suppress(Unavailable):  # the next attempt finds that, too
-                self.target.lost(link.address)
+            self._lost(link)
             raise
         except (RemoteProtocolError, Refused):
             self._drop(link)
@@ -303,6 +302,31 @@ class Links:
             raise
         self._give_back(link)
         return body
+
+    def _answering(self) -> Link:
+        """As `_borrowed`, one whose node just gave a sign of life. Some may have broken since they were used."""
+        give_up = time.monotonic() + CONNECT_S_MAX
+        while True:
+            link = self._borrowed()
+            was_used = link.has_met
+            try:
+                link.meet(give_up - time.monotonic())
+            except Lost:
+                self._lost(link)
+                if time.monotonic() > give_up:
+                    raise self.target.unavailable() from None
+                if not was_used:
+                    time.sleep(RETRY_PAUSE_S)
+            except BaseException:
+                self._drop(link)
+                raise
+            else:
+                return link
+
+    def _lost(self, link: Link) -> None:
+        self._drop(link)
+        with suppress(Unavailable):  # the next attempt finds that, too
+            self.target.lost(link.address)
 
     def _borrowed(self) -> Link:
         """One that nobody uses; those to a node that is gone are closed."""

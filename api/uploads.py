@@ -10,6 +10,7 @@ An upload is a session (`server_sessions`): one that is not used any more ends, 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
@@ -17,7 +18,15 @@ from typing import IO, TYPE_CHECKING, cast
 
 from .arrow import batches_from_bytes, bytes_of_batch
 from .bulk import Places, Rows, load_staged, staged_target
-from .changetables.errors import CommitUnknown, DataError, RemoteProtocolError, TransactionConflict, Unavailable
+from .changetables.errors import (
+    Busy,
+    CommitUnknown,
+    DataError,
+    OperationalError,
+    RemoteProtocolError,
+    TransactionConflict,
+    Unavailable,
+)
 from .changetables.evaluators.choice import has_columns
 from .ltm.codec import NotUnderstood, pack, unpack_from_peer
 from .remote_protocol import from_wire, to_wire
@@ -32,9 +41,12 @@ if TYPE_CHECKING:
 PART_BYTES_MAX = 4 << 20
 #: What one upload may leave on the disk of the node. Its rows take about as much again in the store.
 UPLOAD_BYTES_MAX = 256 << 30
+#: At a time in one process: each has a file open, and a process may have about a thousand.
+UPLOADS_MAX = 100
 
 ARROW, VALUES = 0, 1
 _HEAD = Struct("<BQ")
+_room = threading.BoundedSemaphore(UPLOADS_MAX)
 
 
 class Upload:
@@ -46,9 +58,15 @@ class Upload:
         target = staged_target(database, self._table)
         #: None: the table takes no bulk loads. It is closed with the session.
         self._file: IO[bytes] | None = None
-        if target is not None:
-            self._file = tempfile.TemporaryFile(dir=target.directory)  # noqa: SIM115
         self._size = 0
+        if target is not None:
+            if not _room.acquire(blocking=False):
+                raise Busy(f"{UPLOADS_MAX} loads of clients are under way", hint="try again when one is done")
+            try:
+                self._file = tempfile.TemporaryFile(dir=target.directory)  # noqa: SIM115
+            except OSError as error:
+                _room.release()
+                raise _not_kept(error) from error
 
     def open(self) -> bool:
         return self._file is not None and has_columns()
@@ -59,8 +77,13 @@ class Upload:
         self._size += len(data)
         if self._size > UPLOAD_BYTES_MAX:
             raise DataError(f"a load is larger than {UPLOAD_BYTES_MAX} bytes", hint="divide it into several")
-        self._file.write(_HEAD.pack(kind, len(data)))
-        self._file.write(data)
+        try:
+            self._file.write(_HEAD.pack(kind, len(data)))
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            self.close()
+            raise _not_kept(error) from error
 
     def load(self, begun: Sequence[tuple[str, int]]) -> tuple[int, int]:
         """`begun`: as in `Places`."""
@@ -70,7 +93,8 @@ class Upload:
         return load_staged(target, self._chunks(), lambda rows: None, Places(begun))
 
     def _chunks(self) -> Iterator[RecordBatch | Rows]:
-        assert self._file is not None, "rows were added"
+        if self._file is None:
+            raise RemoteProtocolError("a load without rows")
         self._file.seek(0)
         while head := self._file.read(_HEAD.size):
             kind, size = _HEAD.unpack(head)
@@ -82,7 +106,16 @@ class Upload:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written goes, too
+                self._file.close()
+            self._file = None
+            _room.release()
+
+
+def _not_kept(error: OSError) -> OperationalError:
+    return OperationalError(
+        f"the rows of a load cannot be kept on the node: {error}", hint="check its disk and free space"
+    )
 
 
 def _rows_from(data: bytes) -> Rows:

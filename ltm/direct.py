@@ -55,7 +55,7 @@ class Direct:
         self._greeted = self._open = False
         self._timeout_ms = -1
         #: What has come of a frame that is not whole.
-        self._rest = b""
+        self._rest = bytearray()
         #: Sent when the handshake is done.
         self._first: list[bytes] = []
         #: How the other side's batches begin.
@@ -142,8 +142,9 @@ class Direct:
             start, size = 2, rest[1]
         if len(rest) < start + size:
             return None
-        self._rest = rest[start + size :]
-        return flags, rest[start : start + size]
+        body = bytes(memoryview(rest)[start : start + size])
+        del rest[: start + size]
+        return flags, body
 
     # The connection.
 
@@ -160,7 +161,7 @@ class Direct:
             if self._socket is None:
                 self._socket = _connected(self._address, timeout_ms / 1000)
                 self._timeout_ms = -1
-                self._rest = b""
+                self._rest.clear()
                 self._greeted = False
                 # Who hears at once that the mechanism is another hangs up without saying which one he wants.
                 self._socket.sendall(_GREETING[:_VERSION_END])
@@ -188,7 +189,7 @@ class Direct:
             if len(self._rest) < len(_GREETING):
                 return False
             self._check_greeting(self._rest)
-            self._rest = self._rest[len(_GREETING) :]
+            del self._rest[: len(_GREETING)]
             self._greeted = True
             connection.sendall(_GREETING[_VERSION_END:] + bytes((_COMMAND, len(_READY))) + _READY)
         found = self._cut_frame()
@@ -199,7 +200,7 @@ class Direct:
             self._refuse(f"who listens at {self._address.text} is no process of Viewtide", "check the address")
         return True
 
-    def _check_greeting(self, greeting: bytes) -> None:
+    def _check_greeting(self, greeting: bytearray) -> None:
         if greeting[0] != 0xFF or greeting[9] != 0x7F or greeting[10] < 3:
             self._refuse(f"who listens at {self._address.text} is no process of Viewtide", "check the address")
         if greeting[_VERSION_END : _VERSION_END + len(_NULL)] != _NULL:

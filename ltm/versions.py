@@ -206,11 +206,13 @@ class TableVersions(Generic[R]):
         return rows
 
     def surely_absent(self, keys: list[bytes]) -> bool:
-        """A quick look at the common insert: True if all keys are new, as memory tells without asking the store."""
+        """A quick look at the common insert: True if all keys are new, as memory tells without asking the store. No
+        lock is needed."""
+        # In this order: rows go from each to the next, also while this looks.
         return (
-            (not keys or min(keys) > self.stored_max)
-            and self.dirty.keys().isdisjoint(keys)
+            self.dirty.keys().isdisjoint(keys)
             and (not self.frozen or self.frozen.keys().isdisjoint(keys))
+            and (not keys or min(keys) > self.stored_max)
         )
 
     def at(self, key: bytes, ts: int) -> Version[R] | None:

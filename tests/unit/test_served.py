@@ -603,6 +603,23 @@ def test_what_was_lost_with_a_connection_is_sent_again(base: vt.Database, addres
             assert asked.result(remote_links.LOST_S + 10) == base.tables()
 
 
+def test_what_may_not_be_done_twice_finds_its_way_past_broken_connections(base: vt.Database, address: str) -> None:
+    """The node was restarted, say: nothing was asked through those that were idle meanwhile."""
+    with TcpProxy(address.removeprefix("tcp://")) as proxy, vt.connect(f"tcp://{proxy.address}") as client:
+        assert isinstance(client, RemoteDatabase)
+        links = client._remote.links
+        idle = [links._new_link() for _ in range(3)]
+        for link in idle:
+            link.meet(remote_links.CONNECT_S_MAX)
+        links._idle += idle
+        proxy.cut()
+        began = time.process_time()
+        client.create_table("u", {"id": int}, key="id")
+        assert client.tables() == base.tables() == ["t", "u"]
+        assert links._count == len(links._idle) == 1
+        assert time.process_time() - began < remote_links.CONNECT_S_MAX / 2, "nobody asks a broken one again and again"
+
+
 def test_an_operation_that_cannot_be_sent_leaves_the_transaction_as_it_was(db: RemoteDatabase) -> None:
     for first in (True, False):
         with db.transaction() as tx:

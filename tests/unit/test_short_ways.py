@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from viewtide.changetables.rows import row_codec
 from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.types import BOOL, DECIMAL, FLOAT, INT, STR, TIMESTAMP, Type
 from viewtide.coordinator import inserting
+from viewtide.ltm.versions import Horizon, TableVersions
 
 PLAIN = Table(
     1,
@@ -149,6 +150,23 @@ def test_a_view_that_grew_or_was_replaced_is_read_anew(db: vt.Database) -> None:
         "DROP MATERIALIZED VIEW v; CREATE MATERIALIZED VIEW v AS SELECT kind, MIN(cost) AS least FROM e GROUP BY kind"
     )
     assert [dict(row) for row in view.rows()] == [{"kind": "a", "least": 1}, {"kind": "b", "least": 1}]
+
+
+def test_keys_are_not_absent_while_a_checkpoint_moves_them() -> None:
+    """A transaction looks without the lock, and its look may be the only one."""
+
+    class Moving(dict[bytes, tuple[int, tuple[int, ...], None]]):
+        """The checkpoint ends just when somebody looks at what was written since it began."""
+
+        def keys(self) -> KeysView[bytes]:
+            versions.checkpointed(b"k")
+            return super().keys()
+
+    versions = TableVersions[tuple[int, ...]](1, Horizon(), bytes, tuple)
+    versions.put_many([(b"k", None, (1,))], 1)
+    versions.freeze()
+    versions.dirty = Moving()  # type: ignore[assignment]
+    assert not versions.surely_absent([b"k"])
 
 
 def test_several_inserts_in_one_transaction_are_one(db: vt.Database) -> None:

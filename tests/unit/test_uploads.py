@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +110,38 @@ def test_a_client_that_goes_away_leaves_nothing(db: vt.Database, client: vt.Data
     with pytest.raises(vt.TransactionConflict):
         node.run(calls.ask("load", ([("", 0)],)))
     _check(db, 0)
+
+
+def test_a_full_disk_is_told_and_ends_nothing_but_the_load(
+    db: vt.Database, client: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115
+        with pytest.raises(vt.OperationalError, match=r"cannot be kept on the node.*space"):
+            client.table("t").load(_rows(range(100)))
+        node = client._remote  # type: ignore[attr-defined]
+        calls = SessionCalls(node.client, ("upload", "t"))
+        with pytest.raises(vt.OperationalError, match="space"):
+            node.run(calls.ask("add", (uploads.ARROW, b"some")))
+        with pytest.raises(vt.Error, match="without rows"):
+            node.run(calls.ask("load", ([("", 0)],)))
+        db._node.socket._server._sessions.end_all()  # type: ignore[attr-defined]  # as after some time
+    _check(db, 0)
+    assert client.table("t").load(_rows(range(100))).rows == 100
+    _check(db, 100)
+
+
+def test_so_many_loads_at_a_time(db: vt.Database, client: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_room", threading.BoundedSemaphore(1))
+    node = client._remote  # type: ignore[attr-defined]
+    calls = SessionCalls(node.client, ("upload", "t"))
+    assert node.run(calls.ask("open"))
+    with pytest.raises(vt.Busy, match="loads of clients"):
+        client.table("t").load(_rows(range(100)))
+    db._node.socket._server._sessions.end_all()  # type: ignore[attr-defined]  # as after some time
+    assert client.table("t").load(_rows(range(100))).rows == 100
+    assert client.table("t").load(_rows(range(100, 200))).rows == 100
+    _check(db, 200)
 
 
 @pytest.mark.parametrize(
