@@ -675,7 +675,8 @@ class Hub:
             self._closed = True
             os.close(self._wake_fd)
         for monitored in (self._router, *(peer.socket for peer in self._peers.values())):
-            if monitored is not None:
+            # Of a hub that is collected as garbage, a socket may have ended before it.
+            if monitored is not None and not monitored.closed:
                 monitored.disable_monitor()
         # By name, not by what the context knows: of a hub that is collected as garbage it knows none any more, and
         # would wait for them for ever.

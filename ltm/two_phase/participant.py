@@ -268,7 +268,7 @@ class Participant:
         for attempt, part in self.parts.items():
             if part.decided is not None:
                 self._settling.add(attempt, now_ms)
-        self._timers.append((now_ms, RECOVERING))
+        self._timers.append((now_ms, RECOVERING))  # all others have voted
         return self._out()
 
     def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
@@ -325,9 +325,9 @@ class Participant:
             for attempt in self._holding.take(now_ms, self._is_holding):
                 self._hold_ended(attempt)
         elif token == RECOVERING:
-            self._ask_overdue([attempt for attempt in self.parts if self._is_undecided(attempt)])
+            self._ask_overdue([attempt for attempt in self.parts if self._is_in_doubt(attempt)])
         elif token == "decisions":
-            self._ask_overdue(self._decisions.take(now_ms, self._is_undecided))
+            self._ask_overdue(self._decisions.take(now_ms, self._is_in_doubt))
         else:
             assert token == "settling"
             for attempt in self._settling.take(now_ms, self.parts.__contains__):
@@ -341,6 +341,10 @@ class Participant:
     def _is_holding(self, attempt: Attempt) -> bool:
         part = self.parts.get(attempt)
         return part is not None and not part.min_ts
+
+    def _is_in_doubt(self, attempt: Attempt) -> bool:
+        """Not what is only held, also by a copy of a message that came late: nobody decides about that here."""
+        return self._is_undecided(attempt) and not self._is_holding(attempt)
 
     def _is_undecided(self, attempt: Attempt) -> bool:
         part = self.parts.get(attempt)

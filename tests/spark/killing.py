@@ -6,12 +6,12 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import StructType
 
-from viewtide import bulk, remote, remote_calls
+from viewtide import bulk, remote_calls
 from viewtide.changetables.change_table import Change
 from viewtide.coordinator import bulk_load
 from viewtide.coordinator.embedded import Engine
@@ -93,8 +93,17 @@ class KillingWriter(ViewtideWriter):
         elif self._stage == BEFORE_PUBLISH:
             # Where it has the directory open itself, and where another process has.
             Engine.commit_load = die  # type: ignore[assignment,method-assign]
-            remote.RemoteTransaction.commit = die  # type: ignore[assignment,method-assign]
+            _die_before_asking("load")
         super().commit(messages)
+
+
+def _die_before_asking(what: str) -> None:
+    ask = remote_calls.SessionCalls.ask
+
+    def dying(self: remote_calls.SessionCalls, asked: str, *args: Any, **kwargs: Any) -> remote_calls.Asking[object]:
+        return die() if asked == what else ask(self, asked, *args, **kwargs)  # type: ignore[func-returns-value]
+
+    remote_calls.SessionCalls.ask = dying  # type: ignore[method-assign]
 
 
 def _die_after(kind: type, name: str) -> None:

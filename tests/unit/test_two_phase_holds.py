@@ -10,7 +10,7 @@ from viewtide.changetables.types import Row
 from viewtide.ltm.machine import PlainHost
 from viewtide.ltm.two_phase.holds import CONTRIBUTION, LOOK_UP, WRITE, Claim, Holds
 from viewtide.ltm.two_phase.messages import Ask, Attempt, Prepare, Refresh, Timestamps
-from viewtide.ltm.two_phase.participant import Participant
+from viewtide.ltm.two_phase.participant import RECOVERING, Participant
 from viewtide.ltm.two_phase.records import Committed
 
 KEY, OTHER = b"\x00\x00\x00\x01k", b"\x00\x00\x00\x01p"
@@ -179,6 +179,17 @@ def test_one_vote_however_the_holds_become_free() -> None:
     out = participant.receive("c1", prepare, 0)
     assert [type(record) for record in out.persist] == [Committed]
     assert participant.cells.newest(key)[:2] == (1024, (5,))
+
+
+def test_one_that_restarted_decides_nothing_about_what_it_only_holds() -> None:
+    """Seed 59 of the scenario `commit`: what came between the start and the timer was decided, then voted for."""
+    participant = Participant(PlainHost("ltm-1"), "ltm-1", "oracle", _add)
+    participant.start(0, (), 1)
+    participant.receive("oracle", Timestamps(1, 256, 1, 0), 0)
+    held = ((1, 1024), 1024)
+    participant.receive("c1", Ask(held, 1, 1024, 0, 0, (KEY,)), 0)
+    out = participant.timer(RECOVERING, 1)
+    assert out.persist == () and participant.parts[held].decided is None
 
 
 def _add(refresh: Refresh, row: Row | None) -> Row | None:
