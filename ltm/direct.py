@@ -28,7 +28,11 @@ SEND_S_MAX = 3.0
 CONNECT_S_MAX = 3.0
 #: Between two attempts to connect to somebody who is not there (yet).
 CONNECT_PAUSE_S = 0.05
-#: As in `transport`: a machine that says nothing is taken for gone.
+#: A machine that says nothing is taken for gone after 8 s: TCP asks, also while this process is busy, and gives up what
+#: is not confirmed. Not ZeroMQ: where a connection breaks while its queue here is full, as when this process was
+#: paused, its next heartbeat, or one of the peer's that lies in the queue, ends the process with an assertion (libzmq
+#: 4.3.5, its issues 3937, 4364 and 4767). Whether the process behind an address still does anything is for those to ask
+#: who wait for its answer.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 2, 2, 3
 UNCONFIRMED_MS_MAX = 8_000
 #: A connection that is cut so often in its handshake, again and again, is refused: a process that just ends cuts one.

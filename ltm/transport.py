@@ -45,6 +45,7 @@ from .batches import (
     pack_batch,
     payloads_in,
 )
+from .direct import CUTS_MIN, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, UNCONFIRMED_MS_MAX
 from .keys import LOCAL, SERVER, AllowList, Identity, Keys
 
 __all__ = ["MESSAGE_BYTES_MAX", "AllowList", "Counts", "Hub", "Identity", "Keys", "Received", "new_keys"]
@@ -61,13 +62,6 @@ FRAME_COST_BYTES = 4 * 2**10
 ROUTES_MAX = 16_384
 #: Connections that wait to be accepted.
 BACKLOG = 1_024
-#: A machine that says nothing is taken for gone after 8 s: TCP asks, also while this process is busy, and gives up what
-#: is not confirmed. Not ZeroMQ: where a connection breaks while its queue here is full, as when this process was
-#: paused, its next heartbeat, or one of the peer's that lies in the queue, ends the process with an assertion (libzmq
-#: 4.3.5, its issues 3937, 4364 and 4767). Whether the process behind an address still does anything is for those to ask
-#: who wait for its answer.
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 2, 2, 3
-UNCONFIRMED_MS_MAX = 8_000
 #: Who has connected and not shown by then that he speaks our protocol is disconnected.
 HANDSHAKE_MS_MAX = 5_000
 CONNECT_MS_MAX = 3_000
@@ -75,8 +69,6 @@ CONNECT_MS_MAX = 3_000
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 2_000
 #: While a batch waits for a peer with a full queue, it is tried again so often.
 STUCK_RETRY_MS = 2
-#: A connection that is cut so often in its handshake, again and again, is refused: a process that just ends cuts one.
-CUTS_MIN = 3
 #: Peers that are refused are logged at most so often; the rest is counted.
 LOG_EVERY_S = 1.0
 #: Handled in one `poll`, so that a flood of connections does not keep the loop from its peers.
