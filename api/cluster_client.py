@@ -168,6 +168,11 @@ def _shown(tables: Tables | None, start: bytes) -> str:
             low, high = table_range(source.table.id)
             if low <= start < high:
                 return source.table.name + ("" if start == low else f" {_values(source, start, low)}")
+        for source in tables.views.values():
+            for place, number in enumerate(source.view.partials, 2):
+                low, high = table_range(number)
+                if low <= start < high:
+                    return f"{source.table.name} (partial rows {place})"
         for number, (source, entries) in tables.indexes.items():
             low, high = table_range(number)
             if low <= start < high:

@@ -1,4 +1,4 @@
-"""The API in an LTM process of a cluster, and a thread that serves it to clients."""
+"""The API in an LTM process of a cluster, served to clients by the thread that drives its machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ AGAIN_S = 0.2
 
 
 class ClusterGateway:
-    """It listens at once, and answers when it is started. `place`: where other processes can read the rows."""
+    """It listens at once, and answers when it is started and called (`Guest`). `place`: where other processes can read
+    the rows."""
 
     def __init__(
         self,
@@ -38,47 +39,63 @@ class ClusterGateway:
         self._hub = Hub(name, listen=listen, keys=keys, allowed=allowed, insecure=insecure)
         self.address = self._hub.address
         self._closing = threading.Event()
+        #: Whether the cluster has told its catalog.
+        self._is_known = False
+        self._host: Hub | None = None
         self._database: Database | None = None
         self._server: Server | None = None
-        self._threads: list[threading.Thread] = []
 
     def start(self, asking: Asking, ltm_names: Callable[[], tuple[str, ...]]) -> None:
         """`asking` are the machines of this process."""
-        requests = Requests(asking, f"{self._name}.coordinator")
+        self._requests = requests = Requests(asking, f"{self._name}.coordinator")
         self._catalogs = CatalogFollower(requests)
         node = ClusterNode(self._name, requests, self._catalogs, ltm_names)
         self._database = Database(node)
         stored = SharedStore(node.engine, self._place)
         self._server = Server(self._database, self._hub, workers=WORKERS, calls={OPERATION: stored.reach})
-        for run in (self._run, self._follow):
-            self._threads.append(threading.Thread(target=run, name="viewtide-gateway", daemon=True))
-            self._threads[-1].start()
+        self._follower = threading.Thread(target=self._follow, name="viewtide-catalog", daemon=True)
+        self._follower.start()
 
     def _follow(self) -> None:
         """Know of new tables before anybody asks for them."""
         while not self._closing.is_set():
             try:
+                if not self._is_known:
+                    # Whatever is answered tells the version of the catalog.
+                    self._catalogs.newest()
+                    self._is_known = True
+                    self._hub.wake()
                 self._catalogs.follow()
             except Error:
                 self._closing.wait(AGAIN_S)  # nobody answers, or the process ends
 
-    def _run(self) -> None:
-        assert self._database is not None and self._server is not None, "it was started"
-        # Whatever is answered tells the version of the catalog. Nobody is answered before the cluster is there.
-        while not self._closing.is_set():
-            try:
-                self._database.tables()
-                break
-            except Error:
-                self._closing.wait(AGAIN_S)
-        self._server.run()
+    # -- for the thread of the machines
+
+    def attach(self, hub: Hub) -> None:
+        self._requests.machines_thread = threading.get_ident()
+        self._host = hub
+
+    def take(self) -> bool:
+        """Nobody is answered before the cluster is there."""
+        assert self._server is not None, "it was started"
+        if not self._is_known:
+            return False
+        if self._host is not None:
+            # Not before: it would be woken up for what nobody takes.
+            self._host.also(self._hub)
+            self._host = None
+        return self._server.take(0)
+
+    def finish(self) -> bool:
+        assert self._server is not None, "it was started"
+        return self._server.finish()
 
     def close(self) -> None:
+        """When nobody calls it any more."""
         self._closing.set()
         if self._server is None or self._database is None:
             self._hub.close()
             return
-        self._server.stop()
-        for thread in self._threads:
-            thread.join()
+        self._server.close()
+        self._follower.join()
         self._database.close()

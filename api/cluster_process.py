@@ -45,8 +45,8 @@ EXIT_DAMAGED = 65
 #: Another process has its name (EX_UNAVAILABLE): starting it again at once would only take that one's place.
 EXIT_SUPERSEDED = 69
 
-#: The thread that handles messages and the one that serves clients take turns: with Python's own 5 ms, an answer that
-#: is ready may wait as long as a commit takes.
+#: The thread that handles messages takes turns with those that read for clients: with Python's own 5 ms, an answer
+#: that is ready may wait as long as a commit takes.
 SWITCH_S = 0.001
 
 _log = logging.getLogger("viewtide.process")
@@ -68,6 +68,7 @@ def run_process(config: ProcessConfig, role: str) -> int:
         served.process, served.hub = process, hub
         if gateway is not None:
             gateway.start(process, process.ltm_names)
+            process.host(gateway)
         closing.enter_context(_ended_by_signals(process))
         _log.info("%s listens at %s", config.name, hub.address, extra={"role": role, "metrics": served.address})
         return _run(process)

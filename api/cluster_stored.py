@@ -64,7 +64,8 @@ class SharedStore:
                 return None
             if source.view.deferred:
                 at = ltm.horizon_of(source).durable_ts
-        self._engine.requests.await_stored(at, (source.table.id,))
+        partials = source.view.partials if isinstance(source, ViewRows) else ()
+        self._engine.requests.await_stored(at, (source.table.id, *partials))
         return at, tuple(self._place), pack_catalog(_needed(tables, source))
 
 

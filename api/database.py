@@ -29,6 +29,7 @@ from .changetables.rows import coerce
 from .changetables.schema import Column, Index, Table
 from .changetables.types import type_of
 from .config import CACHE_ROWS, HISTORY, Config, usual_ltms
+from .coordinator.local_layout import LAYOUTS, laid_out
 from .coordinator.ports import Managing
 from .freshness import TargetLag, check_token, levels_of, refresh_text
 from .ltm.catalog import SYNC, Catalog, without_views
@@ -344,8 +345,8 @@ class Database:
         """Register a view by SQL or by the builder; its contents are computed while writers go on.
 
         `key` names outputs that the rows are kept under instead of the keys of their tables: `get` then finds the first
-        row with these values, and scans go in their order. `layout="local"` asks for one partial row per LTM,
-        summed at read; what is read is the same, and so far one row is kept in either case.
+        row with these values, and scans go in their order. `layout="local"` keeps one partial row per LTM, which
+        are summed at read: a transaction then needs no other LTM for the view. What is read is the same.
 
         `refresh`: "sync", an interval such as "500ms", "manual", or `vt.target_lag("2s")`. Deferred views with the same
         `group` are always at one watermark. One that is more than `backlog_rows` changed rows or `backlog_bytes` of the
@@ -356,7 +357,7 @@ class Database:
         """
         mode = refresh_text(refresh)
         _check_deferred(mode, group, backlog_rows, backlog_bytes)
-        if layout not in ("global", "local"):
+        if layout not in LAYOUTS:
             raise InterfaceError(f"layout must be 'global' or 'local', not {layout!r}")
         with self._changing:
             self._node.check_open()
@@ -377,6 +378,7 @@ class Database:
                 backlog_rows=backlog_rows,
                 backlog_bytes=backlog_bytes,
             )
+            view = laid_out(view, self._engine.ltm.tables, len(self._engine.ltm_names))
             self._node.admin.create_view(view, evaluator)
         return View(self._node, name)
 

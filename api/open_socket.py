@@ -3,7 +3,7 @@
     shop.db/socket      somebody connects; the answer is a line with the address of the node, then it is closed
 
 Nothing but a thread that sleeps in `accept` is there until somebody knocks: only then the node is started (`server`),
-on a socket in a folder of its own, because the path of a ZeroMQ socket must be short. Only the owner of the directory
+on a socket in a folder of its own, because the path of a socket must be short. Only the owner of the directory
 can connect: the socket has mode 0600, and the kernel says who it is.
 """
 

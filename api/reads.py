@@ -17,7 +17,9 @@ from .changetables.types import Row as Values
 from .changetables.types import Value
 from .coordinator.vms.groups import group_keys
 from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, check_token, freshen, levels_of
+from .ltm.partial_rows import all_partials, keys_of, ranges_of, total
 from .ltm.participant import own_rows, rows_by_prefix
+from .ltm.reading import Reader
 from .ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from .names import nearest
 from .rows import Columns, Result, Row, Token, read_alone
@@ -395,7 +397,8 @@ class Reads:
     def _answer(self, look_up: LookUp, rows: TableRows | ViewRows, tables: Tables, own: OwnRows) -> list[object]:
         at, keys = self._at(rows), look_up.keys
         if look_up.index == STATES:
-            self._ltm.fetch(rows.versions, keys, at)
+            assert isinstance(rows, ViewRows), "only a view has states"
+            self._ltm.fetch_states(rows, keys, at)
             return [self._stored(rows, key) for key in keys]
         mine = own_rows(own, look_up)
         if look_up.index is None:
@@ -421,13 +424,20 @@ class Reads:
     def _stored(self, rows: TableRows | ViewRows, key: bytes) -> Values | None:
         """What is stored under a key: of a view, its state."""
         at = self._at(rows)
+        if isinstance(rows, ViewRows) and rows.partials:
+            for each, own in zip(all_partials(rows), keys_of(rows, key), strict=True):
+                self._read_key(each.versions.table_id, own)
+            return self._ltm.state(rows, key, at)
         if not is_deferred(rows):
             self._read_key(rows.table.id, key)
         return self._ltm.read(rows.versions, key, at)
 
     def _read_all(self, rows: TableRows | ViewRows, start: bytes, stop: bytes) -> None:
         """A range was read. That of a deferred view need not still hold at the commit: it is old by its nature."""
-        if not is_deferred(rows):
+        if isinstance(rows, ViewRows) and rows.partials:
+            for each, low, high in ranges_of(rows, start, stop):
+                self._read_range(each.versions.table_id, low, high)
+        elif not is_deferred(rows):
             self._read_range(rows.table.id, start, stop)
 
     def _shown_row(self, rows: TableRows | ViewRows, key: bytes) -> Values | None:
@@ -702,7 +712,7 @@ def whole_view(node: OpenNode, name: str) -> Result | None:
     horizon, reader = ltm.horizon, next(readers)
     try:
         at = horizon.pin(reader)
-        states = ltm.whole(rows.versions, at)
+        states = _whole_sums(ltm, rows, at) if rows.partials else ltm.whole(rows.versions, at)
         if states is None or ltm.tables is not tables:
             return None
         columns = view_columns(rows)
@@ -715,6 +725,20 @@ def _is_whole(rows: ViewRows) -> bool:
     """Whether a view is there to be read, always up to date, and shows just what it stores, in that order."""
     view, kept = rows.view, rows.plan.kept
     return bool(view.ready_ts) and not (view.hidden or view.deferred or kept.always or kept.kind == "ordered")
+
+
+def _whole_sums(ltm: Reader, rows: ViewRows, at: int) -> list[Values] | None:
+    """What the partial rows of a local view add up to, in key order; None if they are not all in memory."""
+    encode, key_count = rows.plan.keys.encode_short, len(rows.plan.key_columns)
+    alike: dict[bytes, list[Values]] = {}
+    for each in all_partials(rows):
+        states = ltm.whole(each.versions, at)
+        if states is None:
+            return None
+        for state in states:
+            alike.setdefault(encode(state[:key_count]), []).append(state)
+    sums = [total(rows.plan, alike[key]) for key in sorted(alike)]
+    return [state for state in sums if state is not None]
 
 
 class OneViewRead(ViewReads):

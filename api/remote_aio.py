@@ -551,7 +551,8 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
 
     async def commit(self) -> Token:
         check_task(self._task)
-        return await self._links.run(self._calls.commit())
+        await self._links.run(self._calls.commit())
+        return self._calls.the_token()
 
     async def rollback(self) -> None:
         check_task(self._task)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
@@ -25,7 +26,6 @@ from .changetables.schema import Table
 from .changetables.serialize import table_from_plain
 from .changetables.types import Row as Values
 from .changetables.types import type_of
-from .coordinator.embedded import wall_clock_ms
 from .coordinator.timestamps import MS_SHIFT
 from .database import ColumnSpec
 from .reads import NO_KEY
@@ -66,6 +66,8 @@ class Ask(NamedTuple):
     progress: Callable[[int, int], object] | None = None
 
 
+#: Half the time of calling a named tuple's class.
+new = tuple.__new__
 #: Asks, is sent bodies, returns a T.
 Asking: TypeAlias = Generator[Ask, object, T]
 
@@ -160,12 +162,13 @@ class Client:
         self.schemas: dict[str, Schema] = {}
         #: The tables of layouts that rows may still have.
         self.layouts: dict[int, Table] = {}
-        self._version = -1
+        self.version = -1
 
     def next_tx_id(self) -> tuple[int, int]:
         """Numbers go up with the time: processes of a cluster know by them how long ago a transaction was made."""
+        now = time.time_ns() // 1_000_000 << MS_SHIFT
         with self._lock:
-            self._last = number = max(self._last + 1, wall_clock_ms() << MS_SHIFT)
+            self._last = number = now if now > self._last else self._last + 1
         return self.number, number
 
     def next_session(self) -> tuple[int, int]:
@@ -173,9 +176,9 @@ class Client:
 
     def heard(self, version: object) -> None:
         """Every answer tells the version of the catalog: what was known of older ones is forgotten."""
-        if version != self._version and isinstance(version, int):
+        if version != self.version and isinstance(version, int):
             self.schemas = {}
-            self._version = version
+            self.version = version
 
     def schema(self, table: str) -> Asking[Schema]:
         known = self.schemas.get(table) if isinstance(table, str) else None
@@ -257,31 +260,39 @@ _Write: TypeAlias = tuple[int, str, int, list[Values], list[object] | None]
 class Writes:
     """What a transaction keeps aside."""
 
-    def __init__(self) -> None:
-        self._kept: list[_Write] = []
-        self._keys: dict[str, set[bytes]] = {}
-        self.rows_count = 0
+    #: Most transactions write once: what they do not need is not made.
+    kept: list[_Write] | None = None
+    #: By table: what tells the rows of these writes apart, see `identities`.
+    _known: dict[str, set[object]] | None = None
+    rows_count = 0
 
     def insert(self, schema: Schema, rows: object) -> None:
         codec = schema.codec
         made = codec.rows(rows if type(rows) is list else _each(rows))  # type: ignore[arg-type]  # it checks
         name = schema.table.name
         if not codec.has_row_id:
-            keys = codec.keys_of(made)
-            known = self._keys.get(name)
-            new = set(keys)
-            if len(new) < len(keys) or (known is not None and not known.isdisjoint(new)):
-                raise _duplicate(schema, keys, known or set())
-            if known is None:
-                self._keys[name] = new
+            # As `identities` does it. Of most tables no keys have to be made for it, which the node does anyway.
+            found = set(codec.keys_of(made) if codec.identity is None else map(codec.identity, made))
+            known = None if self._known is None else self._known.get(name)
+            if len(found) < len(made) or (known is not None and not known.isdisjoint(found)):
+                raise _duplicate(schema, made, known or set())
+            if known is not None:
+                known |= found
+            elif self._known is None:
+                self._known = {name: found}
             else:
-                known |= new
-        last = self._kept[-1] if self._kept else None
-        if last is not None and last[0] == INSERT and last[1] == name and last[2] == schema.layout:
-            last[3].extend(made)
-        elif made:
-            self._kept.append((INSERT, name, schema.layout, made, None))
+                self._known[name] = found
+        if not made:
+            return
         self.rows_count += len(made)
+        if self.kept is None:
+            self.kept = [(INSERT, name, schema.layout, made, None)]
+            return
+        kind, table, layout, last, _ = self.kept[-1]
+        if kind == INSERT and table == name and layout == schema.layout:
+            last.extend(made)
+        else:
+            self.kept.append((INSERT, name, schema.layout, made, None))
 
     def upsert(self, schema: Schema, rows: object) -> None:
         codec, name = schema.codec, schema.table.name
@@ -294,14 +305,18 @@ class Writes:
             made.append(codec.row(item))
             whole = len(item) == len(schema.table.columns)
             positions.append(None if whole else tuple(codec.changes(item)))
-        self._keys.setdefault(name, set()).update(codec.keys_of(made))
+        if self._known is None:
+            self._known = {}
+        self._known.setdefault(name, set()).update(identities(codec, made))
         if made:
-            self._kept.append((UPSERT, name, schema.layout, made, positions))
+            if self.kept is None:
+                self.kept = []
+            self.kept.append((UPSERT, name, schema.layout, made, positions))
         self.rows_count += len(made)
 
     def take(self) -> tuple[_Write, ...]:
-        kept, self._kept, self._keys, self.rows_count = self._kept, [], {}, 0
-        return tuple(kept)
+        kept, self.kept, self._known, self.rows_count = self.kept, None, None, 0
+        return () if kept is None else tuple(kept)
 
     def is_long(self) -> bool:
         """Whether it is too much for one message, as far as the number of rows tells."""
@@ -325,13 +340,26 @@ def _has_grown(before: Table | None, now: Table) -> bool:
     return all(column.nullable or column.has_default for column in now.columns[len(before.columns) :])
 
 
-def _duplicate(schema: Schema, keys: list[bytes], known: set[bytes]) -> IntegrityError:
-    seen = set(known)
-    key = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-    values = ", ".join(map(repr, schema.codec.keys.decode(key)))
+def identities(codec: RowCodec, rows: list[Values]) -> list[object]:
+    """What tells rows of a table apart: their keys, or something that is as good. DataError if a key is too long."""
+    return list(codec.keys_of(rows) if codec.identity is None else map(codec.identity, rows))
+
+
+def _duplicate(schema: Schema, rows: list[Values], known: set[object]) -> IntegrityError:
+    codec, seen = schema.codec, set(known)
+    pairs = zip(rows, identities(codec, rows), strict=True)
+    row = next(row for row, key in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    values = ", ".join(map(repr, codec.keys.decode(codec.key(row))))
     return IntegrityError(
         f"row {values} of table {schema.table.name!r} exists already", hint="use upsert to insert or update"
     )
+
+
+def _tx_id_of(commit: Ask) -> tuple[int, int]:
+    return cast("tuple[int, int]", commit.arguments[0])
+
+
+COMMITTED = "committed"
 
 
 class TransactionCalls:
@@ -344,7 +372,9 @@ class TransactionCalls:
     #: Most transactions write, commit and are gone: what they do not need is not made.
     _begun: SessionCalls | None = None
     ended: str | None = None
-    token: Token | None = None
+    #: Of the token, which is made if somebody asks for it.
+    commit_ts: object = None
+    tx_id: tuple[int, int] = (0, 0)
 
     @property
     def _session(self) -> SessionCalls:
@@ -367,7 +397,7 @@ class TransactionCalls:
     def insert_now(self, table: str, rows: object) -> bool:
         """`insert` where nothing has to be asked; False: it was not done, because something has to be."""
         schema = self._client.schemas.get(table) if type(table) is str else None
-        if schema is None or self.ended is not None or self._writes.is_long():
+        if schema is None or self.ended is not None or self._writes.rows_count > WRITES_ROWS_MAX:
             return False
         self._writes.insert(schema, rows)
         return True
@@ -404,10 +434,11 @@ class TransactionCalls:
 
     # -- the end
 
-    def commit(self) -> Asking[Token]:
+    def commit(self, first: Ask | None = None) -> Asking[None]:
+        """`first`: what `commit_now` gave, if that was asked already."""
         self.check_open()
         try:
-            commit_ts, tx_id = yield from self._commit()
+            commit_ts, tx_id = yield from self._commit(first)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -416,33 +447,44 @@ class TransactionCalls:
             if isinstance(error, TransactionConflict):
                 self._client.schemas = {}  # perhaps the columns have changed
             raise
-        self.token = Token(commit_ts, tx_id)
-        self.ended = "committed"
-        return self.token
+        self.commit_ts, self.tx_id, self.ended = commit_ts, tx_id, COMMITTED
 
-    def _commit(self) -> Asking[tuple[int, tuple[int, int]]]:
+    def commit_now(self) -> Ask | None:
+        """What `commit` asks for first, and mostly all that it asks for, of a transaction that only wrote; else None.
+        Whoever is answered notes `commit_ts` and that it has `ended`; who is not goes on with `commit`."""
+        if self._begun is not None or self.ended is not None:
+            return None
+        self.tx_id = tx_id = self._client.next_tx_id()
+        kept = self._writes.kept
+        writes = () if kept is None else tuple(kept)
+        return new(Ask, ("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes), None))
+
+    def _commit(self, first: Ask | None) -> Asking[tuple[object, tuple[int, int]]]:
         """The commit_ts and the tx_id. That is made last: the node forgets old numbers of a client."""
         writes = self._writes.take()
         if self._begun is None:
-            tx_id = self._client.next_tx_id()
+            ask = self._blind(self._client.next_tx_id(), writes) if first is None else first
             try:
-                return (yield from self._commit_blind(tx_id, writes)), tx_id
+                return (yield from self._commit_blind(ask, writes)), _tx_id_of(ask)
             except TooLong:
                 pass  # nothing was sent: it is too long for one message
         yield from self._ship(writes)
         tx_id = self._client.next_tx_id()
         return (yield from self._session.commit(tx_id)), tx_id
 
-    def _commit_blind(self, tx_id: tuple[int, int], writes: tuple[_Write, ...]) -> Asking[int]:
+    def _blind(self, tx_id: tuple[int, int], writes: tuple[_Write, ...]) -> Ask:
+        return new(Ask, ("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes), None))
+
+    def _commit_blind(self, ask: Ask, writes: tuple[_Write, ...]) -> Asking[object]:
         try:
-            return cast(int, (yield Ask("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes))))
+            return (yield ask)
         except TransactionConflict:
             # Perhaps columns were added that these rows do not have yet.
             self._client.schemas = {}
             again = yield from self._as_now(writes)
             if again == writes:
                 raise
-        return cast(int, (yield Ask("commit", (tx_id, False, again), COMMIT, (tx_id, True, again))))
+        return (yield self._blind(_tx_id_of(ask), again))
 
     def _as_now(self, writes: Iterable[_Write]) -> Asking[tuple[_Write, ...]]:
         """The writes as the tables are now, as far as this client knows: with columns that were added meanwhile."""
@@ -462,14 +504,11 @@ class TransactionCalls:
             yield from self._begun.end()
 
     def the_token(self) -> Token:
-        if self.token is None:
-            if self.ended is None:
-                raise InterfaceError(
-                    "a transaction has its token after the commit", hint="read it after the with block"
-                )
+        if self.ended is None:
+            raise InterfaceError("a transaction has its token after the commit", hint="read it after the with block")
+        if self.ended != COMMITTED:
             self.check_open()
-        assert self.token is not None
-        return self.token
+        return Token(cast(int, self.commit_ts), self.tx_id)
 
 
 class SnapshotCalls:

@@ -142,14 +142,10 @@ class Link:
         self._pack = make_pack()
         self._number = 0
         #: Of the process that answered; None: not known yet.
-        self._life: object = None
+        self.life: object = None
 
     def close(self) -> None:
         self._wire.close()
-
-    @property
-    def has_met(self) -> bool:
-        return self._life is not None
 
     def meet(self, seconds: float) -> None:
         """Find out who answers; Lost if nobody does, Refused if he does not let this client in."""
@@ -157,7 +153,7 @@ class Link:
         give_up = time.monotonic() + seconds
         while True:
             try:
-                self._life = self._wait(number, REFUSED_LOOK_S, None)[1]
+                self.life = self._wait(number, REFUSED_LOOK_S, None)[1]
                 return
             except Broken:
                 raise
@@ -170,11 +166,12 @@ class Link:
 
     def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         """The body of the answer, or its error."""
-        number = self._send(ask.operation, arguments)
-        if ask.kind == TELL:
+        operation, _, kind, _, progress = ask
+        number = self._send(operation, arguments)
+        if kind == TELL:
             return None
-        kind, body = self._wait(number, None, ask.progress)
-        if kind == FAILURE:
+        answered, body = self._wait(number, None, progress)
+        if answered == FAILURE:
             raise error_from_wire(body)
         return body
 
@@ -189,7 +186,7 @@ class Link:
 
     def _wait(
         self, number: int, seconds: float | None, progress: Callable[[int, int], object] | None
-    ) -> tuple[int, object]:
+    ) -> tuple[object, object]:
         """Wait for an answer: for so long, or as long as there are signs of life."""
         heard_s = asked_s = time.monotonic()
         ping = -1
@@ -201,12 +198,13 @@ class Link:
             for payload in payloads:
                 answered, kind, first, body = reply_of(payload)
                 if answered == number and kind != PROGRESS:
-                    self._client.heard(first)
-                    return cast(int, kind), body
+                    if first != self._client.version:
+                        self._client.heard(first)
+                    return kind, body
                 heard_s = time.monotonic()
                 if answered == number and progress is not None:
                     progress(cast(int, first), cast(int, body))
-                elif answered == ping and kind == ANSWER and body != self._life:
+                elif answered == ping and kind == ANSWER and body != self.life:
                     raise Lost  # another process, to which nobody has sent this request
             now = time.monotonic()
             if now - heard_s > (seconds or LOST_S):
@@ -227,17 +225,18 @@ class Links:
         self._freed = threading.Condition()
         self._closed = False
 
-    def run(self, asking: Asking[T]) -> T:
-        """Run a call to its end."""
+    def run(self, asking: Asking[T], failed: BaseException | None = None) -> T:
+        """Run a call to its end. `failed`: what `once` raised for its first request."""
         try:
             ask = next(asking)
             while True:
                 try:
-                    body = self._exchange(ask)
+                    body = self._exchange(ask) if failed is None else self._again(ask, failed)
                 except BaseException as error:
                     ask = asking.throw(error)
                 else:
                     ask = asking.send(body)
+                failed = None
         except StopIteration as end:
             return cast(T, end.value)
 
@@ -262,53 +261,78 @@ class Links:
 
     def _exchange(self, ask: Ask) -> object:
         try:
-            return self._once(ask, ask.arguments)
-        except Lost:
-            if ask.kind == ONCE:
-                raise given_up(self.target, ask) from None
+            return self.once(ask, ask.arguments)
+        except Lost as lost:
+            return self._again(ask, lost)
+
+    def _again(self, ask: Ask, failed: BaseException) -> object:
+        """What becomes of a request after `once` has failed."""
+        if not isinstance(failed, Lost):
+            raise failed
+        if ask.kind == ONCE:
+            raise given_up(self.target, ask) from None
         give_up = time.monotonic() + (RETRIES_MS_MAX / 1000 if ask.kind == COMMIT else RETRIES_S_MAX)
         arguments = ask.arguments if ask.resent is None else ask.resent
         while time.monotonic() < give_up:
             time.sleep(RETRY_PAUSE_S)
             try:
-                return self._once(ask, arguments)
+                return self.once(ask, arguments)
             except Lost:
                 continue
             except (Busy, Unavailable, Refused):
                 # Of a commit that was sent before, that says nothing: it may have happened.
                 if ask.kind != COMMIT:
                     raise
-        raise given_up(self.target, ask)
+        raise given_up(self.target, ask) from None
 
-    def _once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
+    def once(self, ask: Ask, arguments: tuple[object, ...]) -> object:
+        """One attempt, in few calls: in a process that was asleep until its answer came each of them is cold."""
+        try:
+            link = self._idle.pop()
+        except IndexError:
+            link = self._chosen(ask)
+        else:
+            if ask.kind == ONCE or link.life is None or link.address != self.target.address:
+                self._idle.append(link)
+                link = self._chosen(ask)
+        try:
+            body = link.exchange(ask, arguments)
+        except BaseException as error:
+            self._take_back(link, error)
+            raise
+        if self._closed or self._count >= LINKS_MAX:
+            self._give_back(link)
+        else:
+            self._idle.append(link)
+        return body
+
+    def _chosen(self, ask: Ask) -> Link:
         # What may not be done twice is sent only to a node that is there.
         link = self._answering() if ask.kind == ONCE else self._borrowed()
-        try:
-            if not link.has_met:
-                # Before anything is asked: who answers later may be another process, which knows nothing of it.
+        if link.life is None:
+            # Before anything is asked: who answers later may be another process, which knows nothing of it.
+            try:
                 link.meet(LOST_S)
-            body = link.exchange(ask, arguments)
-        except Lost:
+            except BaseException as error:
+                self._take_back(link, error)
+                raise
+        return link
+
+    def _take_back(self, link: Link, error: BaseException) -> None:
+        """After a request has failed."""
+        if isinstance(error, Lost):
             self._lost(link)
-            raise
-        except (RemoteProtocolError, Refused):
-            self._drop(link)
-            raise
-        except Error:
+        elif isinstance(error, Error) and not isinstance(error, RemoteProtocolError | Refused):
             self._give_back(link)
-            raise
-        except BaseException:  # an interrupt: its answer is still under way
-            self._drop(link)
-            raise
-        self._give_back(link)
-        return body
+        else:
+            self._drop(link)  # also after an interrupt: its answer is still under way
 
     def _answering(self) -> Link:
         """As `_borrowed`, one whose node just gave a sign of life. Some may have broken since they were used."""
         give_up = time.monotonic() + CONNECT_S_MAX
         while True:
             link = self._borrowed()
-            was_used = link.has_met
+            was_used = link.life is not None
             try:
                 link.meet(give_up - time.monotonic())
             except Lost:

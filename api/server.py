@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from . import __version__
@@ -34,7 +35,7 @@ from .changetables.errors import (
 from .changetables.serialize import table_to_plain
 from .coordinator.cluster.engine import ClusterEngine
 from .coordinator.cluster.requests import COMMIT_MS_MAX
-from .coordinator.embedded import Engine, wall_clock_ms
+from .coordinator.embedded import CrowdPending, Engine, wall_clock_ms
 from .coordinator.transaction import ABSENT, Intent, Request
 from .freshness import ANY_AGE, is_fresh, levels_of
 from .ltm.codec import make_pack
@@ -99,6 +100,8 @@ DEAF_MAX = 1_000
 PROGRESS_S = 0.1
 
 ROLES = (CLIENT, ADMIN, LOCAL)
+#: Half the time of calling a named tuple's class.
+new = tuple.__new__
 
 
 class Hub(Protocol):
@@ -121,14 +124,18 @@ class Caller(NamedTuple):
     number: int
 
 
-class _Commit:
+class _Commit(CrowdPending):
     """A transaction that is committed at the end of this turn; those who sent it again are answered, too."""
 
-    __slots__ = ("callers", "done", "request", "tx_id")
+    __slots__ = ("callers", "done", "tx_id")
 
     def __init__(self, tx_id: TxId, request: Request, caller: Caller, done: Callable[[bool], None] | None) -> None:
-        self.tx_id = tx_id
+        # As `Pending` does it, written out.
         self.request = request
+        self.commit_ts = 0
+        self.error = None
+        self.decided = self.leads = False
+        self.tx_id = tx_id
         self.callers = [caller]
         #: Is told whether it was committed.
         self.done = done
@@ -168,6 +175,8 @@ class Server:
         #: Commits that were sent again after a restart, while the log is read.
         self._waiting_for_log: list[tuple[Caller, Callable[[], None]]] = []
         self._commits: dict[TxId, _Commit] = {}
+        #: Those that a worker makes ready, with whom to answer.
+        self._replaying: dict[TxId, list[Caller]] = {}
         #: Those that the LTMs of a cluster have, and until when they are waited for.
         self._running: dict[TxId, _Commit] = {}
         self._later: dict[TxId, tuple[float, Future[object]]] = {}
@@ -188,21 +197,34 @@ class Server:
         """Until `stop`. Clients that are waiting then get no answer, and ask again elsewhere or later."""
         try:
             while not self._stopping.is_set():
-                self._turn(int(LOOK_S * 1000))
+                self.take(int(LOOK_S * 1000))
+                self.finish()
         finally:
-            self._workers.shutdown(wait=True, cancel_futures=True)
-            self._sessions.end_all()
-            self._hub.close()
+            self.close()
 
     def stop(self) -> None:
         self._stopping.set()
         self._hub.wake()
 
-    def _turn(self, timeout_ms: int) -> None:
-        for batch in self._hub.poll(timeout_ms):
+    def close(self) -> None:
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._sessions.end_all()
+        self._hub.close()
+
+    def take(self, timeout_ms: int) -> bool:
+        """The first half of a turn: handle what has arrived. Whether there was something."""
+        received = self._hub.poll(timeout_ms)
+        for batch in received:
             role, name, route = batch.who.role, batch.who.name, batch.route
             for payload in batch.payloads:
                 self._take(route, name, role, payload)
+        if self._commits and self._cluster is not None:
+            self._commit_all()  # they are told of it by `finish`
+        return bool(received)
+
+    def finish(self) -> bool:
+        """The second half: all that is known by now is answered. Whether there was something."""
+        is_busy = bool(self._done or self._commits)
         while self._done:
             self._done.popleft()()
         if self._commits:
@@ -217,6 +239,7 @@ class Server:
             self._decided.expire()
             if self._shared.overdue:
                 self._submit(self._shared.expire, lambda _: None, self._not_expired)
+        return is_busy
 
     def _not_expired(self, error: BaseException) -> None:
         logger.warning("timestamps that were kept for other processes cannot be let go: %s", error)
@@ -230,19 +253,20 @@ class Server:
         except RemoteProtocolError as error:
             logger.warning("dropped a request of %s: %s", name, error)
             return
-        caller = Caller(route, name, number)
+        caller = new(Caller, (route, name, number))
         try:
             if role not in ROLES:
                 self._hub.refuse(f"{name}: the role {role!r} may not use the database")
                 raise OperationalError(f"the role {role!r} may not use the database", hint="use the key of a client")
-            self._handle(caller, operation, arguments)
+            if operation == "commit":
+                self._take_commit(caller, arguments)
+            else:
+                self._handle(caller, operation, arguments)
         except Exception as error:
             self._fail(caller, error)
 
     def _handle(self, caller: Caller, operation: str, arguments: tuple[object, ...]) -> None:
-        if operation == "commit":
-            self._take_commit(caller, arguments)
-        elif operation == "session":
+        if operation == "session":
             self._take_session(caller, arguments)
         elif operation == "ping":
             # Another connection than before tells the client that what it sent by that one may have been lost.
@@ -255,13 +279,21 @@ class Server:
         elif operation == "page":
             self._answer(caller, self._cursors.page(*arguments[:2]) if len(arguments) == 2 else None)
         elif operation == "schema":
-            self._answer(caller, schema_of(self._table(arguments[0] if arguments else None).table))
+            name = arguments[0] if arguments else None
+            self._tell(caller, lambda: schema_of(self._table(name).table))
         elif operation == "sources":
-            self._answer(caller, [table_to_plain(table) for table in self._db._sources().values()])
+            self._tell(caller, lambda: [table_to_plain(table) for table in self._db._sources().values()])
         elif operation in REPORTING:
             self._work(caller, partial(self._check_view, caller, operation, arguments_from(arguments)[0]))
         else:
             self._take_call(caller, operation, arguments)
+
+    def _tell(self, caller: Caller, call: Callable[[], object]) -> None:
+        """Answer with something plain that is known in this process, or has to be asked for in a cluster."""
+        if self._cluster is None:
+            self._answer(caller, call())
+        else:
+            self._begin_work(call, partial(self._answer, caller), partial(self._fail, caller))
 
     # -- calls of the database
 
@@ -359,8 +391,36 @@ class Server:
             return
         if again and self._is_earlier(caller, tx_id, partial(self._take_commit, caller, arguments)):
             return
-        self._commits[tx_id] = commit = self._blind(caller, tx_id, writes)
+        request = self._inserted(tx_id, writes[0]) if type(writes) is tuple and len(writes) == 1 else None
+        if request is not None:
+            commit = _Commit(tx_id, request, caller, None)
+        elif self._cluster is None:
+            commit = self._replayed(caller, tx_id, writes)
+        else:
+            self._replay_elsewhere(caller, tx_id, writes, again is True)
+            return
         commit.request.again = again is True
+        self._commits[tx_id] = commit
+
+    def _replay_elsewhere(self, caller: Caller, tx_id: TxId, writes: object, again: bool) -> None:
+        """In a cluster, tables that are not known here and identities of transactions may have to be asked for."""
+        waiting = self._replaying.get(tx_id)
+        if waiting is not None:
+            waiting.append(caller)
+            return
+
+        def good(made: object) -> None:
+            commit = cast(_Commit, made)
+            commit.callers = self._replaying.pop(tx_id)
+            commit.request.again = again
+            self._commits[tx_id] = commit
+
+        def bad(error: BaseException) -> None:
+            for each in self._replaying.pop(tx_id):
+                self._fail(each, error)
+
+        self._begin_work(partial(self._replayed, caller, tx_id, writes), good, bad)
+        self._replaying[tx_id] = [caller]
 
     def _is_earlier(self, caller: Caller, tx_id: TxId, retry: Callable[[], None]) -> bool:
         """Whether a commit that was sent again was done before this process began; then it is answered. The log is
@@ -398,12 +458,8 @@ class Server:
         except Exception as error:
             self._fail(caller, error)
 
-    def _blind(self, caller: Caller, tx_id: TxId, plain: object) -> _Commit:
-        if type(plain) is tuple and len(plain) == 1:
-            request = self._inserted(tx_id, plain[0])
-            if request is not None:
-                return _Commit(tx_id, request, caller, None)
-        tx = self._db.transaction()
+    def _replayed(self, caller: Caller, tx_id: TxId, plain: object) -> _Commit:
+        tx = self._db.transaction()._unbound()
         try:
             self._replay(tx, plain)
         except BaseException:
@@ -416,13 +472,19 @@ class Server:
         kind, name, layout, rows, _ = write if type(write) is tuple and len(write) == 5 else (None,) * 5
         if kind != INSERT or type(rows) is not tuple or type(name) is not str:
             return None
-        target = self._laid_out(name, layout)
+        known = self._ltm.tables.by_name.get(name)
+        if known is None and self._cluster is not None:
+            return None  # it may be a new one, which has to be asked for
+        target = self._laid_out(name, layout, known)
         codec = target.codec
         if not codec.takes_positions:
             return None
         made = codec.checked(rows)
         keys = codec.keys_of(made)
-        intents: dict[bytes, Intent] = {key: (ABSENT, row, None, True) for key, row in zip(keys, made, strict=True)}
+        # {key: (ABSENT, row, None, True)}, without a function of its own.
+        intents: dict[bytes, Intent] = dict(
+            zip(keys, zip(repeat(ABSENT), made, repeat(None), repeat(True), strict=False), strict=True)
+        )
         if len(intents) < len(keys) or not keys:
             return None  # the long way says what is wrong with it
         request = Request(tx_id)
@@ -431,12 +493,12 @@ class Server:
         request.tables[name] = target
         return request
 
-    def _laid_out(self, name: str, layout: object) -> TableRows:
-        """The table that rows of this layout are for."""
-        target = self._ltm.tables.by_name.get(name)
+    def _laid_out(self, name: str, layout: object, target: TableRows | None = None) -> TableRows:
+        """The table that rows of this layout are for; `target` is the one of that name, if it is known."""
+        if target is None:
+            target = self._table(name)
         known = self._layouts.get(name)
         if known is None or known[0] is not target:
-            target = self._table(name)
             known = self._layouts[name] = (target, layout_of(target.table))
         if known[1] != layout:
             raise TransactionConflict(
@@ -493,12 +555,12 @@ class Server:
             for commit in commits:
                 self._commit_in_cluster(commit)
             return
-        decided = self._combining.commit_many([each.request for each in commits])
-        for commit, pending in zip(commits, decided, strict=True):
-            if pending.error is None:
-                self._committed(commit, pending.commit_ts)
+        self._combining.commit_many(commits)
+        for commit in commits:
+            if commit.error is None:
+                self._committed(commit, commit.commit_ts)
             else:
-                self._refused(commit, pending.error)
+                self._refused(commit, commit.error)
 
     def _commit_nothing(self, commit: _Commit) -> None:
         """It wrote and read nothing: it happens now, whenever that is."""
@@ -545,8 +607,10 @@ class Server:
         self._decided.note(commit.tx_id, commit_ts)
         if commit.done is not None:
             commit.done(True)
-        for caller in commit.callers:
-            self._answer(caller, commit_ts)
+        # As `_answer` does it, without what can only be wrong with a larger one.
+        version = self._ltm.tables.catalog.version
+        for route, _, number in commit.callers:
+            self._reply(route, self._pack((number, ANSWER, version, commit_ts)))
 
     def _refused(self, commit: _Commit, error: BaseException) -> None:
         if commit.done is not None:
@@ -572,13 +636,12 @@ class Server:
             session = self._sessions.begin(key, caller.name, partial(begun, self._db, begin))
         if session is None:
             session = self._sessions.find(key, caller.name)  # raises
-        run = partial(self._run_session, caller, key, session, number, writes, what, args)
         if session.busy:
             if len(session.waiting) >= SESSION_WAITING_MAX:
                 raise Busy("a transaction or snapshot does one thing at a time", hint="wait for its answers")
-            session.waiting.append(partial(self._guarded, caller, run))
+            session.waiting.append(partial(self._guarded, caller, partial(self._take_session, caller, arguments)))
         else:
-            run()
+            self._run_session(caller, key, session, number, writes, what, args)
 
     def _is_decided(self, caller: Caller, arguments: tuple[object, ...], args: tuple[object, ...]) -> bool:
         if len(args) != 2:
@@ -617,7 +680,9 @@ class Server:
         bad = partial(self._session_failed, caller, session, number)
         try:
             positional, named = arguments_from(args)
-            call = partial(self._session_work, session, writes, session_call(session.held, what), positional, named)
+            if self._cluster is None:
+                session.hold()
+            call = partial(self._session_work, session, writes, what, positional, named)
             if self._is_short_in(session, what, writes, positional):
                 good(call())
                 return
@@ -627,16 +692,17 @@ class Server:
             bad(error)
 
     def _session_work(
-        self, session: Session, writes: object, call: Callable[..., object], args: tuple[object, ...],
-        kwargs: dict[str, object],
-    ) -> object:  # fmt: skip
-        if writes:
-            self._ship(session, writes)
+        self, session: Session, writes: object, what: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        call = session_call(session.hold(), what)
+        self._ship(session, writes)
         return called(call, args, kwargs)
 
     def _ship(self, session: Session, writes: object) -> None:
         """Do what the client kept aside. It says what is wrong too late for the client to go on: all is rolled back."""
-        held = session.held
+        held = session.hold()
+        if not writes:
+            return
         if not isinstance(held, Transaction):
             raise RemoteProtocolError("only a transaction writes")
         try:
@@ -683,11 +749,30 @@ class Server:
         self, caller: Caller, key: SessionKey, session: Session, writes: object, args: tuple[object, ...]
     ) -> None:
         tx_id = _key(args)
+        if self._cluster is None:
+            self._ship(session, writes)
+            self._commit_held(caller, key, session, tx_id)
+            return
+
+        def good(_: object) -> None:
+            self._guarded(caller, partial(self._commit_held, caller, key, session, tx_id))
+            self._session_free(session)
+
+        def bad(error: BaseException) -> None:
+            self._fail(caller, error)
+            self._session_free(session)
+
+        session.busy = True
+        try:
+            self._begin_work(partial(self._ship, session, writes), good, bad)
+        except Busy:
+            session.busy = False
+            raise
+
+    def _commit_held(self, caller: Caller, key: SessionKey, session: Session, tx_id: TxId) -> None:
         held = session.held
         if not isinstance(held, Transaction):
             raise RemoteProtocolError("only a transaction is committed")
-        if writes:
-            self._ship(session, writes)
         commit = self._of_transaction(caller, tx_id, held)
         finish = commit.done
 

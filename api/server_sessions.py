@@ -45,10 +45,12 @@ class Session:
     """A transaction, a snapshot, a shell or a feed of a client. Its operations are numbered, one runs at a time, and
     the last answer is kept: one that got lost is asked for again."""
 
-    __slots__ = ("busy", "held", "last_body", "last_kind", "last_number", "name", "used_s", "waiting")
+    __slots__ = ("_make", "busy", "held", "last_body", "last_kind", "last_number", "name", "used_s", "waiting")
 
-    def __init__(self, held: object, name: str) -> None:
-        self.held = held
+    def __init__(self, make: Callable[[], object], name: str) -> None:
+        """`make` may wait: it is called by whoever first needs what the session holds."""
+        self._make = make
+        self.held: object = None
         #: Who began it.
         self.name = name
         self.last_number = 0
@@ -58,6 +60,11 @@ class Session:
         self.busy = False
         #: What came while it was busy.
         self.waiting: deque[Callable[[], None]] = deque()
+
+    def hold(self) -> object:
+        if self.held is None:
+            self.held = self._make()
+        return self.held
 
 
 class Sessions:
@@ -75,7 +82,7 @@ class Sessions:
     def begin(self, key: SessionKey, name: str, make: Callable[[], object]) -> Session:
         if len(self._open) >= SESSIONS_MAX:
             raise Busy(f"the node has {SESSIONS_MAX} open transactions and snapshots", hint="end those not needed")
-        session = self._open[key] = Session(make(), name)
+        session = self._open[key] = Session(make, name)
         return session
 
     def known(self, key: SessionKey, name: str) -> Session | None:

@@ -168,7 +168,7 @@ class _ViewSource:
             return [some[0] if some else None for some in found]
         reads, rows = self._reads, self._rows
         encoded = [rows.plan.keys.encode_short(key) for key in keys]
-        reads._ltm.fetch(rows.versions, encoded, reads._at(rows))
+        reads._ltm.fetch_states(rows, encoded, reads._at(rows))
         return [self._shown(reads._view_row(rows, key)) for key in encoded]
 
     def find(self, columns: tuple[int, ...], values: Sequence[Values]) -> list[list[Values]]:

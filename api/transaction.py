@@ -366,10 +366,10 @@ class Transaction(Reads):
         contributions = {key: each for key, each in self._contributions(rows).items() if start <= key < stop}
         if not contributions:
             return stored
-        at, versions = self._at(rows), rows.versions
-        self._ltm.fetch(versions, list(contributions), at)
+        at = self._at(rows)
+        self._ltm.fetch_states(rows, list(contributions), at)
         own = {
-            key: rows.plan.refresh(self._ltm.read(versions, key, at), contribution)
+            key: rows.plan.refresh(self._ltm.state(rows, key, at), contribution)
             for key, contribution in contributions.items()
         }
         order = order_of(rows.plan)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .changes import Changes
 from .changetables.explain import explain
+from .coordinator.local_layout import check_switch, told
 from .coordinator.verify import Progress, verify
 from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
 from .reads import NO_KEY, OneViewRead, Snapshot, Switched, through_switches, view_rows, whole_view
@@ -93,7 +94,10 @@ class View:
         self._node.check_open()
         ltm = self._node.engine.ltm
         plans = {name: rows.plan for name, rows in ltm.tables.views.items()}
-        return explain(view_rows(self.name, ltm.tables).plan, plans, ltm.fan_out, measured=True)
+        rows = view_rows(self.name, ltm.tables)
+        layout = told(rows.view, ltm.tables)
+        tree = explain(rows.plan, plans, ltm.fan_out, measured=True)
+        return f"{tree}\n{layout}" if layout else tree
 
     def refresh(self, evaluator: str | None = None) -> int:
         """Bring the view up to date; a synchronous one always is. Returns its watermark.
@@ -111,7 +115,7 @@ class View:
         """Change how the view is refreshed, while writers go on."""
         mode = refresh_text(refresh)
         self._node.check_open()
-        view_rows(self.name, self._node.engine.ltm.tables)
+        check_switch(view_rows(self.name, self._node.engine.ltm.tables).view, mode)
         with self._node.changing:
             self._node.admin.switch(self.name, mode)
 

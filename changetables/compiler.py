@@ -64,6 +64,9 @@ _WITH_NAN = {
 #: Operators whose arguments are converted to the type of the result; other functions get theirs as they are.
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "neg", "abs"})
 
+#: The source of the multiplicity of rows that come once: it need not be multiplied by.
+ONCE = "1"
+
 
 @dataclass(frozen=True, slots=True)
 class Code:

@@ -64,6 +64,11 @@ def table_range(table_id: int) -> tuple[bytes, bytes]:
     return start, prefix_stop(start)
 
 
+def key_under(table_id: int, key: bytes) -> bytes:
+    """The key of another table that has the same values in it."""
+    return _table_prefix(table_id) + key[TABLE_PREFIX_BYTES:]
+
+
 def prefix_stop(prefix: bytes) -> bytes:
     """The smallest bytes above every key with that prefix."""
     kept = prefix.rstrip(b"\xff")

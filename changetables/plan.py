@@ -23,13 +23,15 @@ from .evaluators.choice import COLUMNS, ROWS, Evaluators
 from .expressions import ColumnRef, Expression
 from .keeping import Kept, Part, keep
 from .keys import KeyCodec, OrderedKeyCodec, ViewKeyCodec, primary_key_codec
-from .operators.aggregate import Layout, aggregate_leaf, emit_aggregate, layout_of, zeros
+from .operators.aggregate import Layout, aggregate_leaf, emit_group, emit_sums, layout_of, zeros
 from .operators.join import (
     FIRST,
     LAST,
     STATES,
     TOP,
     WHOLE_TABLE,
+    Emit,
+    Grouping,
     JoinWriter,
     KeyMemo,
     Law,
@@ -66,6 +68,9 @@ __all__ = [
     "top_count",
 ]
 
+#: Rows that refer to the same row, on average, from which on that one is looked up once for all of them.
+REFERRING_ROWS_MIN = 2
+
 _T = TypeVar("_T")
 #: One answer per look-up, with one entry per key: Row | None by primary key, list[Row] by index.
 Answers: TypeAlias = Sequence[Sequence[object]]
@@ -76,13 +81,19 @@ KeyColumn: TypeAlias = tuple[str, Type, bool]
 _TermFunction: TypeAlias = Callable[[Sequence[Change], object], Asking[None] | None]
 
 
+_AddKnown: TypeAlias = Callable[[Sequence[Row], Mapping[object, object]], "list[Contribution]"]
+
+
 class Inserting(NamedTuple):
-    """The functions of `JoinWriter.write_inserts`. `values` and `add_known` are None unless there is one look-up."""
+    """The functions of `JoinWriter.write_inserts`. `values`, `referring` and `add_known` are None unless there is one
+    look-up, `add_grouped` also if what it finds does not tell the group."""
 
     ask: Callable[[Sequence[Row]], list[LookUp] | None]
     add: Callable[[Sequence[Row], Answers], list[Contribution]]
     values: Callable[[Sequence[Row]], list[object]] | None
-    add_known: Callable[[Sequence[Row], Mapping[object, object]], list[Contribution]] | None
+    referring: Callable[[Sequence[Row]], dict[object, Row]] | None
+    add_known: _AddKnown | None
+    add_grouped: _AddKnown | None
 
 
 #: The functions of `JoinWriter.write_staged`.
@@ -370,6 +381,14 @@ class ViewPlan:
         place = (part, source)
         inserting = self.inserting(self._table(place).name) if evaluator == ROWS else None
         if inserting is not None:
+            referring = None if inserting.referring is None else inserting.referring(rows)
+            if referring is not None and len(referring) <= len(rows) // REFERRING_ROWS_MIN:
+                wanted = inserting.ask(list(referring.values()))
+                if wanted is not None:
+                    (found,) = yield wanted
+                    add = inserting.add_grouped or inserting.add_known
+                    assert add is not None, "there is one look-up"
+                    return add(rows, dict(zip(referring, found, strict=True)))
             wanted = inserting.ask(rows)
             if wanted is not None:
                 return inserting.add(rows, (yield wanted) if wanted else ())
@@ -613,6 +632,14 @@ def _key_values(view: str, columns: Sequence[KeyColumn], key: object) -> tuple[o
 # --- compilation ---
 
 
+def _weighted(lines: Lines, compiler: Compiler, part: Part, m: str) -> str:
+    """The multiplicity times the weights of the sources."""
+    if not part.weights:
+        return m
+    lines.add(f"w = {m} * {' * '.join(compiler.value(weight).text for weight in part.weights)}")
+    return "w"
+
+
 class _Builder:
     """Makes the functions of one plan. All generated code of a view shares one namespace."""
 
@@ -662,11 +689,14 @@ class _Builder:
             return None
         self._compiler.define(source)
         names = self._compiler.namespace
-        return Inserting(names[ask], names[add], names.get(f"{ask}_values"), names.get(f"{add}_known"))  # type: ignore[arg-type]
+        optional = [names.get(f"{ask}_values"), names.get(f"{ask}_referring")]
+        optional += [names.get(f"{add}_known"), names.get(f"{add}_grouped")]
+        return Inserting(names[ask], names[add], *optional)  # type: ignore[arg-type]
 
     def _writer(self, place: _Place) -> JoinWriter:
         part = self.kept.parts[place[0]]
-        return JoinWriter(part.graph, self.tables, self._compiler, self._memos, _needed(part), self._emitter(part))
+        emit, grouping = self._emitter(part), self._grouping(part) if self._grouped else None
+        return JoinWriter(part.graph, self.tables, self._compiler, self._memos, _needed(part), emit, grouping)
 
     def _blame_name(self, place: _Place) -> str:
         sources = self.kept.parts[place[0]].graph.sources
@@ -685,19 +715,31 @@ class _Builder:
         emission = Emission(part, self._layout if self._grouped else None, self._emitter(part))
         return ColumnsTerm(self.plan(place, law), self.tables, emission)
 
-    def _emitter(self, part: Part) -> Callable[[Lines, Compiler], None]:
-        def emit(lines: Lines, compiler: Compiler) -> None:
-            m = "m"
-            if part.weights:
-                m = "w"
-                factors = " * ".join(compiler.value(weight).text for weight in part.weights)
-                lines.add(f"w = m * {factors}")
-            if self._grouped:
-                emit_aggregate(lines, compiler, self._layout, part, m)
-            else:
-                emit_project(lines, compiler, part.key, cast("Sequence[Expression]", part.values), m)
+    def _emitter(self, part: Part) -> Emit:
+        if self._grouped:
+            grouping = self._grouping(part)
 
-        return emit
+            def add_up(lines: Lines, compiler: Compiler, m: str) -> None:
+                grouping.group(lines, compiler)
+                grouping.sums(lines, compiler, m)
+
+            return add_up
+
+        def project(lines: Lines, compiler: Compiler, m: str) -> None:
+            m = _weighted(lines, compiler, part, m)
+            emit_project(lines, compiler, part.key, cast("Sequence[Expression]", part.values), m)
+
+        return project
+
+    def _grouping(self, part: Part) -> Grouping:
+        def group(lines: Lines, compiler: Compiler) -> None:
+            emit_group(lines, compiler, self._layout, part)
+
+        def sums(lines: Lines, compiler: Compiler, m: str) -> None:
+            emit_sums(lines, compiler, self._layout, part, _weighted(lines, compiler, part, m))
+
+        read = [*part.weights, *(value for value in part.values if value is not None)]
+        return Grouping(part.key, {source for each in read for source in sources_of(each)}, group, sums)
 
     def _blame(self, table_name: str) -> Callable[[DataError, Row | None], DataError]:
         table = None if not table_name or is_hidden(table_name) else self.tables[table_name]

@@ -395,10 +395,10 @@ class RowCodec:
     `row(mapping)`: the full physical tuple; dropped and hidden columns are None, columns that are not named get their
     default. `rows(mappings)`: the same for each.
     `key(row)`: the bytes of the row's primary key, DataError if they are too long. `keys_of(rows)`: the same for each.
+    `identity(row)`: what tells it apart from other rows as well as that does; None: there is nothing simpler.
     """
 
     __slots__ = (
-        "_checked",
         "_columns",
         "_converters",
         "_key_names",
@@ -406,8 +406,10 @@ class RowCodec:
         "_namespace",
         "_scalar_type",
         "_tails",
+        "checked",
         "has_float",
         "has_row_id",
+        "identity",
         "key",
         "keys",
         "keys_of",
@@ -433,6 +435,9 @@ class RowCodec:
         self.keys: KeyCodec = key_codec(table.id, [(columns[position].type, False) for position in table.key])
         self.key = self.keys.row_encoder(table.key, checked=True)
         self.keys_of = self.keys.rows_encoder(table.key)
+        self.identity: Callable[[Row], object] | None = None
+        if all(columns[position].type.kind in _IDENTITIES for position in table.key):
+            self.identity = operator.itemgetter(*table.key)
         #: Rows that come back from bytes must get the one NaN again. Dropped columns count, because whole rows are
         #: compared.
         self.has_float: bool = any(column.type.kind == "float" for column in columns)
@@ -443,7 +448,9 @@ class RowCodec:
         self._converters: dict[object, tuple[int, Converter]] = {}
         namespace: dict[str, object] = {**_NAMESPACE, "as_dict": self._as_dict, "unknown": self._unknown}
         self._columns, self._namespace = columns, namespace
-        self._checked: Callable[[Iterable[object]], list[Row]] | None = None
+        #: Rows by position that nobody has looked at yet: what is wrong with them is raised as by `rows`. Compiled
+        #: when it is first asked for.
+        self.checked: Callable[[Iterable[object]], list[Row]] = self._check_first
         #: Whether `checked` is for this table: all its columns are there to be seen, and none has another form at the
         #: API than inside.
         self.takes_positions = not any(
@@ -479,13 +486,11 @@ class RowCodec:
             _compiled(_rows_source(columns), "rows", namespace),
         )
 
-    def checked(self, rows: Iterable[object]) -> list[Row]:
-        """Rows by position that nobody has looked at yet: what is wrong with them is raised as by `rows`."""
-        if self._checked is None:
-            self._namespace["no_row"] = self._no_row
-            made = _compiled(_checked_source(self._columns), "checked", self._namespace)
-            self._checked = cast("Callable[[Iterable[object]], list[Row]]", made)
-        return self._checked(rows)
+    def _check_first(self, rows: Iterable[object]) -> list[Row]:
+        self._namespace["no_row"] = self._no_row
+        made = _compiled(_checked_source(self._columns), "checked", self._namespace)
+        self.checked = cast("Callable[[Iterable[object]], list[Row]]", made)
+        return self.checked(rows)
 
     def _no_row(self) -> InterfaceError:
         return InterfaceError(f"a row of table {self.table.name} has {len(self._columns)} values")
@@ -615,6 +620,10 @@ class RowCodec:
 def row_codec(table: Table) -> RowCodec:
     """The codec of this state of the table; a changed table needs a new one."""
     return RowCodec(table)
+
+
+#: Kinds whose values are equal just if their keys are, which are never too long.
+_IDENTITIES = frozenset({"int", "bool", "date", "timestamp", "timestamptz"})
 
 
 def _older_value(column: Column) -> Value:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..changetables.algebra import Relation
 from ..changetables.evaluators.choice import COLUMNS, ROWS
 from ..changetables.evaluators.spark_session import has_session, has_spark, spark_session
 from ..changetables.evaluators.whole import COSTS, COUNTED_ROWS_MAX, ROWS_ALONE, SPARK, SPARK_ROWS_MIN, Chosen, forced
@@ -99,27 +98,19 @@ def _add_entries(engine: Engine, table: str, index_id: int, start: bytes, stop: 
     return [key for key, _ in page]
 
 
-def create_view(
-    engine: Engine,
-    name: str,
-    relation: Relation,
-    refresh: str,
-    text: str,
-    layout: str,
-    evaluator: str | None = None,
-) -> None:
-    """Make a view, and first the hidden views and the indexes that it needs. `evaluator`: by which their contents are
-    computed; None: by the one that is expected to be ready first."""
+def create_view(engine: Engine, view: View, evaluator: str | None = None) -> None:
+    """Make a synchronous view, and first the hidden views and the indexes that it needs. `evaluator`: by which their
+    contents are computed; None: by the one that is expected to be ready first."""
     planned = Planned(engine.ltm.tables)
-    needed = planned.needed(keep(relation, planned))
+    needed = planned.needed(keep(view.relation, planned))
     # The text of a hidden view is the name of the view that it was made for: errors call it so until that is there.
-    views = [View(0, hidden, inner, refresh, name) for hidden, inner in needed.items()]
-    views.append(View(0, name, relation, refresh, text, layout=layout))
+    views = [View(0, hidden, inner, view.refresh, view.name) for hidden, inner in needed.items()]
+    views.append(view)
     if _create_over_nothing(engine, views):
         return
     try:
-        for view in views:
-            create_sync(engine, view, evaluator)
+        for each in views:
+            create_sync(engine, each, evaluator)
     except BaseException:
         take_back(engine, _without_unused)
         raise
@@ -141,7 +132,7 @@ def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:
             tables = _with_indexes(engine, tables, kept)
             needs = needed_indexes(kept, {source: tables.table(source) for source in kept.sources})
             catalog = tables.catalog
-            made = replace(view, id=catalog.next_id, reads=kept.reads, ready_ts=ts, needs=needs)
+            made = replace(view.numbered(catalog.next_id), reads=kept.reads, ready_ts=ts, needs=needs)
             tables = Tables(catalog.with_view(made), engine.ltm.horizon, tables)
             plan = tables.views[view.name].plan
             # Aggregates without GROUP BY show a row over nothing, which whoever is made from them has to be told.
@@ -192,7 +183,7 @@ def create_sync(engine: Engine, view: View, evaluator: str | None = None) -> Non
             build_index(engine, table, positions, for_views=True)
     tables = engine.ltm.tables
     needs = needed_indexes(kept, {source: tables.table(source) for source in kept.sources})
-    build_view(engine, replace(view, id=tables.catalog.next_id, reads=kept.reads, needs=needs), evaluator)
+    build_view(engine, replace(view.numbered(tables.catalog.next_id), reads=kept.reads, needs=needs), evaluator)
 
 
 def build_view(engine: Engine, view: View, evaluator: str | None = None) -> None:
@@ -264,7 +255,9 @@ def first_contents(engine: Engine, name: str, at: int, chosen: Chosen) -> Iterat
     began = time.perf_counter()
     plan = engine.ltm.tables.views[name].plan
     rows_count = yield from _contents(engine, plan, at, chosen)
-    COSTS.record(chosen.evaluator, rows_count, time.perf_counter() - began)
+    if chosen.evaluator == SPARK or not chosen.is_asked:
+        # What somebody asked for may not be the cheaper one of rows and columns.
+        COSTS.record(chosen.evaluator, rows_count, time.perf_counter() - began)
     if rows_count >= SPARK_ROWS_MIN:  # with less there was nothing to choose
         plan.note_whole(chosen.evaluator, chosen.reason)
 

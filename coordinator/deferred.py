@@ -38,7 +38,7 @@ def create(engine: Engine, refresher: Refresher, view: View, evaluator: str | No
     `evaluator`: by which its contents are computed; None: by the one that is expected to be ready first."""
     if not view.deferred:
         _refuse_sync_on_deferred(engine, view)
-        create_view(engine, view.name, view.relation, SYNC, view.text, view.layout, evaluator)
+        create_view(engine, view, evaluator)
         return
     scope = f"group {view.group}" if view.group else f"view {engine.ltm.tables.catalog.next_id}"
     view = replace(view, scope=scope)

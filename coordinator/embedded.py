@@ -91,7 +91,7 @@ class _ThreadPending(Pending):
         self.wake = sleep.release  # type: ignore[method-assign]
 
 
-class _CrowdPending(Pending):
+class CrowdPending(Pending):
     """One of many that a single thread has brought; that thread leads as soon as it can, and needs no call."""
 
     __slots__ = ()
@@ -140,29 +140,32 @@ class _Group:
         self._rows_count = 0
 
     def takes(self, pending: Pending) -> bool:
-        """Add a transaction if it fits."""
+        """Add a transaction if it fits. Few calls: it runs for each."""
         request = pending.request
         if self.pendings:
+            written = self._written
             if len(self.pendings) == 1:
                 # Only now: most groups of a single client have no second.
                 first = self.pendings[0].request
-                self._note(first)
+                for name, intents in first.writes.items():
+                    written[name] = set(intents)
+                    self._rows_count += len(intents)
                 self._is_open = first.snapshot is None and not _is_judged(first)
             if not self._is_open or request.snapshot is not None or self._rows_count >= GROUP_ROWS_MAX:
                 return False
-            if _is_judged(request):
+            if True in map(_judged, request.tables.values()):  # as `_is_judged`
                 return False
             for name, intents in request.writes.items():
-                if not self._written.get(name, _NO_KEYS).isdisjoint(intents):
+                if not written.get(name, _NO_KEYS).isdisjoint(intents):
                     return False
-            self._note(request)
+            for name, intents in request.writes.items():
+                if name in written:
+                    written[name].update(intents)
+                else:
+                    written[name] = set(intents)
+                self._rows_count += len(intents)
         self.pendings.append(pending)
         return True
-
-    def _note(self, request: Request) -> None:
-        for name, intents in request.writes.items():
-            self._written.setdefault(name, set()).update(intents)
-            self._rows_count += len(intents)
 
 
 def _is_judged(request: Request) -> bool:
@@ -174,6 +177,7 @@ _NO_KEYS: frozenset[bytes] = frozenset()
 _state_of = attrgetter("state")
 _row_of = itemgetter(1)  # of an intent
 _decided = attrgetter("decided")
+_request_of = attrgetter("request")
 _judged = attrgetter("judged")
 
 
@@ -263,7 +267,7 @@ class Engine:
                 self._relieve()
             with ltm.lock:
                 try:
-                    self._check_request(request)
+                    self._check_requests((request,))
                     commit_ts = self._commit(request)
                 except Error as error:
                     refused = error
@@ -297,12 +301,14 @@ class Engine:
             self.ltm.horizon.pins[-id(pending)] = pending.request.snapshot
         self._queue.append(pending)
 
-    def commit_many(self, requests: Sequence[Request]) -> list[Pending]:
+    def commit_many(self, crowd: Sequence[CrowdPending]) -> None:
         """Commit what has come to one thread together, with as few flushes as it takes. All are decided on return: each
         has its commit_ts or its error."""
-        crowd: list[Pending] = [_CrowdPending(request) for request in requests]
         for pending in crowd:
-            self._enqueue(pending)
+            if pending.request.snapshot is None:
+                self._queue.append(pending)
+            else:
+                self._enqueue(pending)
         while not all(map(_decided, crowd)):
             # Whoever leads meanwhile runs some of these, too.
             self._leader.acquire()
@@ -312,7 +318,6 @@ class Engine:
                 self._leader.release()
         # Who queued up while the lead was let go without a look at the queue found it taken and sleeps.
         self._lead_if_free()
-        return crowd
 
     async def commit_async(self, request: Request) -> int:
         """Commit from a task: everything that the tasks of this loop commit in one turn goes into one flush.
@@ -452,11 +457,13 @@ class Engine:
         """Run what is queued, as much as one flush takes, and note it in `batch`."""
         queue = self._queue
         group = _Group()
-        while queue and len(batch) < count_max and not self.ltm.flush_full:
+        is_full = self.ltm.flush_full
+        while queue and len(batch) < count_max and not is_full:
             pending = queue.popleft()
             batch.append(pending)
             if not group.takes(pending):
                 self._execute(group.pendings)
+                is_full = self.ltm.flush_full
                 group = _Group()
                 group.takes(pending)
         self._execute(group.pendings)
@@ -476,12 +483,13 @@ class Engine:
         if not pendings:
             return
         try:
-            for pending in pendings:
-                self._check_request(pending.request)
             if len(pendings) == 1:
+                self._check_requests((pendings[0].request,))
                 commit_ts = self._commit(pendings[0].request)
             else:
-                commit_ts = self._commit(Request.together([pending.request for pending in pendings]))
+                requests = list(map(_request_of, pendings))
+                self._check_requests(requests)
+                commit_ts = self._commit(Request.together(requests))
         except Error as error:
             if len(pendings) > 1:
                 for pending in pendings:
@@ -492,14 +500,16 @@ class Engine:
         for pending in pendings:
             pending.commit_ts = commit_ts
 
-    def _check_request(self, request: Request) -> None:
-        """Whether it can be run at all, now."""
+    def _check_requests(self, requests: Sequence[Request]) -> None:
+        """Whether they can be run at all, now."""
         if self._failure is not None:
             self._check_alive()
         tables = self.ltm.tables
-        for name, rows in request.tables.items():
-            if tables.by_name.get(name) is not rows:
-                check_table(name, rows, request, tables)
+        by_name = tables.by_name
+        for request in requests:
+            for name, rows in request.tables.items():
+                if by_name.get(name) is not rows:
+                    check_table(name, rows, request, tables)
 
     def _commit(self, request: Request) -> int:
         """One phase. Whatever is raised as an Error has changed nothing."""

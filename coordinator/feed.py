@@ -22,6 +22,7 @@ from ..changetables.plan import Contribution
 from ..ltm.catalog import View
 from ..ltm.driver import Ltm
 from ..ltm.outputs import CommitRecord
+from ..ltm.partial_rows import all_partials
 from ..ltm.steps import Dropped, Opened, Published, Refreshed, StepId
 from ..ltm.tables import ViewRows
 from .embedded import Engine
@@ -94,7 +95,7 @@ class Feed:
 
 
 def _changed_ts(view: ViewRows) -> int:
-    return max([view.versions.changed_ts, *(values.versions.changed_ts for values in view.values)])
+    return max(each.versions.changed_ts for each in (*all_partials(view), *view.values))
 
 
 class _Round:

@@ -37,7 +37,7 @@ class TakingIn:
 
     def contributions(self, rows: list[Row], look_up: LookingUp) -> list[Contribution] | None:
         """None: these rows are none of those that it is for."""
-        joined, (ask, add, values, add_known) = self._joined, self._inserting
+        joined, (ask, add, values, _, add_known, _) = self._joined, self._inserting
         asked = rows
         if (
             joined is not None

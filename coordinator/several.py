@@ -30,6 +30,7 @@ from ..ltm.machine import Machine, Outputs, PlainHost, WhenDurable
 from ..ltm.outputs import CommitRecord, Write
 from ..ltm.ports import CommitLog
 from ..ltm.reading import NEWEST
+from ..ltm.tables import Tables
 from ..ltm.two_phase.cells import Cells, Version
 from ..ltm.two_phase.messages import (
     COMMITTED,
@@ -48,6 +49,7 @@ from ..ltm.two_phase.participant import RECOVERING, Participant
 from ..ltm.two_phase.records import LoggedWrite, Record, from_plain, to_plain
 from ..ltm.versions import ABSENT, IndexVersions, NotLoaded
 from .embedded import Engine, Pending
+from .local_layout import with_partials
 from .timestamps import STEP
 from .transaction import Request, check_table
 from .two_phase.attempt import AttemptAt
@@ -227,6 +229,7 @@ class SeveralEngine(Engine):
         self._catalog_version = -1
         self._cuts: dict[int, tuple[bytes, ...]] = {}
         self._cut_rows: dict[int, int] = {}
+        self._partials: dict[int, int] = {}
         self.votes_count = 0
 
     def _participant(self, name: str) -> Participant:
@@ -257,6 +260,9 @@ class SeveralEngine(Engine):
             host.keeps = False
             host.found = []
         self._redo(found)
+        grown = with_partials(self.ltm.tables, len(self.ltm_names))
+        if grown is not None:
+            self.change_catalog(lambda _: grown)
 
     def _in_doubt(self) -> bool:
         return any(part.decided is None for each in self.participants.values() for part in each.parts.values())
@@ -428,6 +434,8 @@ class SeveralEngine(Engine):
         """Whatever would fail when it is made visible must fail before it is voted for."""
         transaction = attempt.transaction
         self._cells.load(*([item.key for item in some] for _, some in transaction.contributions))
+        # Nobody was asked for these.
+        self._cells.load([key for _, writes in transaction.writes for key, _, _ in writes], list(attempt.relied))
         record = transaction.record((attempt.submit.tx_id,), attempt.start)
         size = self.ltm.packed_bytes(record)
         if size > TRANSACTION_BYTES_MAX:
@@ -487,8 +495,12 @@ class SeveralEngine(Engine):
     def _follow_catalog(self) -> None:
         """A new catalog has new tables; tables that have grown are divided. Nothing is held now: ranges just move."""
         tables = self.ltm.tables
+        if tables.catalog.version != self._catalog_version:
+            self._partials = _partials(tables)
         grown = [
-            table_id for table_id, versions in tables.versions.items() if self._has_grown(table_id, versions.dirty)
+            table_id
+            for table_id, versions in tables.versions.items()
+            if self._has_grown(table_id, versions.dirty) and table_id not in self._partials
         ]
         if tables.catalog.version == self._catalog_version and not grown:
             return
@@ -500,10 +512,12 @@ class SeveralEngine(Engine):
             self._cuts[table_id] = tuple(keys[len(keys) * place // count] for place in range(1, count))
         starts, owners = [b""], [0]
         for table_id in sorted(tables.versions):
-            for place, start in enumerate([table_range(table_id)[0], *self._cuts.get(table_id, ())]):
+            own = self._partials.get(table_id)
+            cuts = () if own is not None else self._cuts.get(table_id, ())
+            for place, start in enumerate([table_range(table_id)[0], *cuts]):
                 if start > starts[-1]:
                     starts.append(start)
-                    owners.append((table_id + place) % count)
+                    owners.append(((table_id if own is None else own) + place) % count)
         logs = tuple(self.ltm_names[owner] for owner in owners)
         self.ranges = RangeMap(self.ranges.epoch + 1, tuple(starts), logs)
         self.coordinator.tables, self.coordinator.ranges = tables, self.ranges
@@ -525,6 +539,12 @@ class SeveralEngine(Engine):
         super().close()
         for log in self._logs.values():
             log.log.close()
+
+
+def _partials(tables: Tables) -> dict[int, int]:
+    """By the ids of the partial rows of local views: whose they are. Each LTM has some of every such view."""
+    views = [rows.view for rows in tables.views.values() if rows.partials]
+    return {number: view.id + place for view in views for place, number in enumerate((view.id, *view.partials))}
 
 
 def _no_refresh(refresh: object, row: Row | None) -> Row | None:

@@ -83,7 +83,8 @@ class Sources:
         self.ids = frozenset(itertools.chain(*(time.slots for time in self._times)))
 
     def _slots_by_id(self, values_ids: Iterable[int]) -> dict[int, int]:
-        return {self._view.view.id: _VIEW, **dict(zip(values_ids, self.slots, strict=True))}
+        partials = dict.fromkeys(self._view.view.partials, _VIEW)
+        return {self._view.view.id: _VIEW, **partials, **dict(zip(values_ids, self.slots, strict=True))}
 
     def _time(self, ts: int) -> _Time:
         return next(time for time in self._times if ts < time.until)
@@ -99,8 +100,9 @@ class Sources:
             slot = slots.get(view_id)
             if slot is None:
                 continue  # a hidden view that the view is made from at another time
-            if slot != _VIEW and self.values[slot - 1].view.id != view_id:
-                encode = self.values[slot - 1].plan.keys.encode_short
+            rows = self._view if slot == _VIEW else self.values[slot - 1]
+            if rows.view.id != view_id:
+                encode = rows.plan.keys.encode_short
                 contributions = [item._replace(key=encode(item.key_values)) for item in contributions]
             parts.append((slot, contributions))
         return parts
@@ -154,10 +156,10 @@ def _states_at_start(
     plan = view.plan
     states: dict[bytes, _State] = {}
     for some in _in_chunks(net):
-        reader.fetch(view.versions, some, at)
+        reader.fetch_states(view, some, at)
         for key in some:
             key_values, total = net[key]
-            state = reader.read(view.versions, key, at)
+            state = reader.state(view, key, at)
             states[key] = _State(key_values, state if total is None else plan.refresh(state, plan.negate(total)))
     return states
 

@@ -12,6 +12,7 @@ It does no I/O and knows no participant: `wanted` says what to ask for, the driv
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeAlias, cast
 
 from ..changetables.change_table import Change
@@ -67,9 +68,9 @@ class Request:
     def together(cls, requests: Sequence[Request]) -> Request:
         """Several requests that read nothing and write different rows, as one."""
         whole = cls(requests[0].tx_id)
-        whole.tx_ids = tuple([request.tx_id for request in requests])
-        whole.inserts_only = all(request.inserts_only for request in requests)
-        if len({request.absent_ts for request in requests}) == 1:
+        whole.tx_ids = tuple(map(_tx_id_of, requests))
+        whole.inserts_only = all(map(_inserts_only, requests))
+        if len(set(map(_absent_ts_of, requests))) == 1:
             whole.absent_ts = requests[0].absent_ts
         for request in requests:
             for name, intents in request.writes.items():
@@ -81,6 +82,9 @@ class Request:
         return whole
 
 
+_tx_id_of = attrgetter("tx_id")
+_inserts_only = attrgetter("inserts_only")
+_absent_ts_of = attrgetter("absent_ts")
 #: Yields look-ups, is sent their answers; a propagation returns contributions.
 _Asking: TypeAlias = Generator[list[LookUp], Answers, list[Contribution]] | Generator[list[LookUp], Answers, None]
 _NOTHING: Row = ()

@@ -164,6 +164,8 @@ class Snapshot:
 
     def states(self, view: ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Row]]:
         """The stored rows of a view in the order of their keys."""
+        if view.partials:
+            return self.ltm.states(view, start, stop, self.at)
         return self.ltm.scan(view.versions, start, stop, self.at)
 
     def shown(self, rows: TableRows | ViewRows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Row]]:
@@ -220,8 +222,9 @@ class Snapshot:
         corrected = self.corrections.get(rows.table.name)
         if corrected is not None and key in corrected:
             return corrected[key]
-        stored = self.ltm.read(rows.versions, key, self.at)
-        return self.ltm.show(rows, stored, self.at) if isinstance(rows, ViewRows) else stored
+        if isinstance(rows, ViewRows):
+            return self.ltm.show(rows, self.ltm.state(rows, key, self.at), self.at)
+        return self.ltm.read(rows.versions, key, self.at)
 
     def correct(self, view: ViewRows, differing: Differing) -> None:
         """From here on the row shows what it should."""
@@ -239,7 +242,7 @@ class Snapshot:
             for values in self.corrected.get(extreme.table, {}).values():
                 key = view.plan.keys.encode_short(values[:key_count])
                 if key not in mine:
-                    state = self.ltm.read(view.versions, key, self.at)
+                    state = self.ltm.state(view, key, self.at)
                     mine[key] = view.plan.source_row(state, self.extremes(view, state))
 
 
@@ -341,7 +344,7 @@ class _Comparison:
         found_count = 0
         for contributions in on_spark.contents(view.plan, self._shown, self._in_parts):
             for expected in contributions:
-                state = self._snapshot.ltm.read(view.versions, expected.key, self._snapshot.at)
+                state = self._snapshot.ltm.state(view, expected.key, self._snapshot.at)
                 self._outcome.rows_checked += 1
                 if state is None:
                     yield Differing(expected.key, None, _state(expected), expected)
@@ -584,7 +587,10 @@ def _expect(snapshot: Snapshot, view: ViewRows, limits: Limits, meter: _Meter) -
 
 
 def _count(snapshot: Snapshot, rows: TableRows | ViewRows) -> int:
-    return sum(1 for _ in snapshot.ltm.scan(rows.versions, *table_range(rows.table.id), snapshot.at))
+    start, stop = table_range(rows.table.id)
+    if isinstance(rows, ViewRows):
+        return sum(1 for _ in snapshot.states(rows, start, stop))
+    return sum(1 for _ in snapshot.ltm.scan(rows.versions, start, stop, snapshot.at))
 
 
 # --- which views ---

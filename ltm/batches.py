@@ -26,7 +26,8 @@ PAYLOADS_PER_BATCH_MAX = 8_192
 #: A batch of one message that is as large as it may be, with everything around it.
 FRAME_BYTES_MAX = 2 + NAME_BYTES_MAX + 4 + 4 * PAYLOADS_PER_BATCH_MAX + MESSAGE_BYTES_MAX
 
-_COUNT = struct.Struct("<I")
+#: Most batches between a client and a node have one message: its count and its size at once take half the time.
+_ONE = struct.Struct("<II")
 
 
 def header_of(name: str) -> bytes:
@@ -39,6 +40,8 @@ def header_of(name: str) -> bytes:
 
 def pack_batch(header: bytes, payloads: Sequence[bytes]) -> bytes:
     count = len(payloads)
+    if count == 1:
+        return b"".join((header, _ONE.pack(1, len(payloads[0])), payloads[0]))
     return b"".join((header, struct.pack(f"<{count + 1}I", count, *map(len, payloads)), *payloads))
 
 
@@ -61,7 +64,9 @@ def name_in(frame: bytes) -> tuple[str, int]:
 def payloads_in(frame: bytes, start: int) -> list[bytes]:
     """The messages of a batch whose header has `start` bytes."""
     try:
-        (count,) = _COUNT.unpack_from(frame, start)
+        count, first_bytes = _ONE.unpack_from(frame, start)
+        if count == 1 and first_bytes == len(frame) - start - _ONE.size:
+            return [frame[start + _ONE.size :]]
         if not 0 < count <= PAYLOADS_PER_BATCH_MAX:
             raise RemoteProtocolError(f"a batch of {count} messages, not 1 to {PAYLOADS_PER_BATCH_MAX}")
         sizes: tuple[int, ...] = struct.unpack_from(f"<{count}I", frame, start + 4)

@@ -59,6 +59,18 @@ class View:
     backlog_bytes: int = 0
     #: What it was before it was switched between sync and deferred, as far back as the log goes.
     earlier: tuple[Earlier, ...] = ()
+    #: Of the local layout: the ids under which its other partial rows are kept, in the order of their LTMs; the first
+    #: ones are under `id`. Where it is not in the catalog yet, only their number counts.
+    partials: tuple[int, ...] = ()
+
+    def numbered(self, first_id: int) -> View:
+        """With ids of its own, which begin there."""
+        return replace(self, id=first_id, partials=tuple(range(first_id + 1, first_id + 1 + len(self.partials))))
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All that keys of its rows and of its indexes begin with."""
+        return (self.id, *self.partials, *(index.id for index in self.indexes))
 
     @property
     def hidden(self) -> bool:
@@ -112,7 +124,7 @@ class Catalog:
         return self._next(views={**self.views, owner.name: owner}, next_id=next_id, dropped=dropped)
 
     def with_view(self, view: View) -> Catalog:
-        return self._next(views={**self.views, view.name: view}, next_id=max(self.next_id, view.id + 1))
+        return self._next(views={**self.views, view.name: view}, next_id=max(self.next_id, max(view.ids) + 1))
 
     def without_view(self, name: str) -> Catalog:
         """Also without the hidden views that nobody needs then."""
@@ -121,7 +133,7 @@ class Catalog:
         while unused := [view for view in rest.values() if view.hidden and not _read_by_any(view.name, rest)]:
             gone += unused
             rest = {other: kept for other, kept in rest.items() if kept not in unused}
-        ids = [number for view in gone for number in (view.id, *(index.id for index in view.indexes))]
+        ids = [number for view in gone for number in view.ids]
         return self._next(views=rest, dropped=(*self.dropped, *ids))._without_unneeded_indexes()
 
     def _without_unneeded_indexes(self) -> Catalog:
@@ -242,6 +254,7 @@ def catalog_to_plain(catalog: Catalog) -> list[object]:
             view.backlog_rows,
             view.backlog_bytes,
             [list(each) for each in view.earlier],
+            list(view.partials),
         ]
         for view in catalog.views.values()
     ]
@@ -284,12 +297,19 @@ _PlainView: TypeAlias = tuple[
     int,
     int,
     tuple[_PlainEarlier, ...],
+    tuple[int, ...],
 ]
+
+
+#: scope, group, backlog_rows, backlog_bytes, earlier
+_REST_BEFORE_PARTIALS = 5
 
 
 def _view_from_plain(item: tuple[object, ...]) -> View:
     plain = cast(_PlainView, item)
     view_id, name, relation, refresh, text, ready_ts, indexes, reads, layout, needs, *rest = plain
+    # Earlier versions kept one row whatever the layout, and wrote no ids of partial rows.
+    partials = tuple(cast("tuple[int, ...]", rest.pop())) if len(rest) > _REST_BEFORE_PARTIALS else ()
     scope, group, rows, size, past = cast("tuple[str, str, int, int, tuple[_PlainEarlier, ...]]", rest)
     earlier = tuple(Earlier(*each) for each in past)
     made = tuple(Index(number, tuple(columns), ready, label, auto) for number, columns, ready, label, auto in indexes)
@@ -311,4 +331,5 @@ def _view_from_plain(item: tuple[object, ...]) -> View:
         rows,
         size,
         earlier,
+        partials,
     )

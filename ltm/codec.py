@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 
 import msgpack
 
@@ -69,12 +70,17 @@ def make_pack() -> Callable[[object], bytes]:
     return packer
 
 
+#: Decode plain data, for callers that expect whatever bytes may raise.
+decoded: Callable[[bytes], object] = partial(
+    msgpack.unpackb, ext_hook=_from_extension, use_list=False, strict_map_key=False
+)
+
+
 def unpack(data: bytes) -> object:
     try:
-        value: object = msgpack.unpackb(data, ext_hook=_from_extension, use_list=False, strict_map_key=False)
+        return decoded(data)
     except (ValueError, msgpack.UnpackException) as error:
         raise OperationalError(f"stored data cannot be decoded: {error}") from error
-    return value
 
 
 def unpack_stream(data: bytes) -> Iterator[tuple[object, ...]]:

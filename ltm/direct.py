@@ -2,13 +2,8 @@
 
 ZeroMQ sends and receives in a thread of its own. For a client that sends one request and waits for the answer, every
 message then wakes a thread and is woken by it: of 16 client processes on two cores each exchange took 85 to 120 us of
-processor time in pyzmq, and takes 36 here. What goes over the wire is ZeroMQ's own protocol (ZMTP 3.0, mechanism NULL):
-
-    greeting, 64 bytes:  FF 0*8 7F | 3 0 | mechanism 20 | as server 1 | 0*31
-    command:             flags 4 | size 1 | name size 1 | name | properties ...          READY, once from each side
-    message frame:       flags 0 | size 1 | body     or     flags 2 | size 8 | body      numbers are big-endian
-
-A body is a batch (`batches`). Connections with keys need ZeroMQ's encryption: they are a `Hub`'s.
+processor time in pyzmq, and takes 36 here. What goes over the wire is ZeroMQ's own protocol (`zmtp`), and a body is a
+batch (`batches`). Connections with keys need ZeroMQ's encryption: they are a `Hub`'s.
 """
 
 from __future__ import annotations
@@ -20,30 +15,29 @@ import time
 from ..changetables.errors import RemoteProtocolError
 from .addresses import Address, Refusal, check_plaintext, parse_address
 from .batches import FRAME_BYTES_MAX, header_of, name_in, payloads_in
+from .sockets import port_of, tune
+from .zmtp import (
+    COMMAND,
+    CUTS_MIN,
+    DEALER_READY,
+    GREETING,
+    LONG,
+    LONG_SIZE,
+    MORE,
+    VERSION_END,
+    frame_head,
+    is_ready,
+    may_be_greeting,
+    wants_no_keys,
+)
 
 #: What one system call may bring: most answers are small, and a larger one takes several.
 RECEIVE_BYTES = 64 * 2**10
-#: So long a full connection is waited for; a node's ZeroMQ takes what comes, also while its loop is busy.
+#: So long a full connection is waited for; a node whose loop takes nothing for as long gives no sign of life either.
 SEND_S_MAX = 3.0
 CONNECT_S_MAX = 3.0
 #: Between two attempts to connect to somebody who is not there (yet).
 CONNECT_PAUSE_S = 0.05
-#: A machine that says nothing is taken for gone after 8 s: TCP asks, also while this process is busy, and gives up what
-#: is not confirmed. Not ZeroMQ: where a connection breaks while its queue here is full, as when this process was
-#: paused, its next heartbeat, or one of the peer's that lies in the queue, ends the process with an assertion (libzmq
-#: 4.3.5, its issues 3937, 4364 and 4767). Whether the process behind an address still does anything is for those to ask
-#: who wait for its answer.
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 2, 2, 3
-UNCONFIRMED_MS_MAX = 8_000
-#: A connection that is cut so often in its handshake, again and again, is refused: a process that just ends cuts one.
-CUTS_MIN = 3
-
-_NULL = b"NULL".ljust(20, b"\0")
-_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + _NULL + bytes(32)
-_READY = b"\x05READY" + b"\x0bSocket-Type\x00\x00\x00\x06DEALER" + b"\x08Identity\x00\x00\x00\x00"
-_VERSION_END = 12
-_MORE, _LONG, _COMMAND = 1, 2, 4
-_LONG_SIZE = struct.Struct(">Q")
 _ONE = struct.Struct("<II")
 
 
@@ -69,8 +63,7 @@ class Direct:
 
     def send(self, payload: bytes) -> None:
         size = len(self._header) + _ONE.size + len(payload)
-        flags = bytes((0, size)) if size < 256 else b"\x02" + _LONG_SIZE.pack(size)
-        framed = b"".join((flags, self._header, _ONE.pack(1, len(payload)), payload))
+        framed = b"".join((frame_head(size), self._header, _ONE.pack(1, len(payload)), payload))
         if self._open:
             assert self._socket is not None
             self._socket.sendall(framed)
@@ -99,7 +92,10 @@ class Direct:
                 else:
                     self._rest += data
                     continue
-            return self._payloads(frame)
+            header = self._peer_header
+            if not frame.startswith(header):
+                header = self._peer_header = frame[: name_in(frame)[1]]
+            return payloads_in(frame, len(header))
 
     def refusal(self) -> Refusal | None:
         """Why the last attempts to connect failed; None: they did not, or there is nobody at all."""
@@ -113,12 +109,6 @@ class Direct:
 
     # Frames.
 
-    def _payloads(self, frame: bytes) -> list[bytes]:
-        header = self._peer_header
-        if not frame.startswith(header):
-            header = self._peer_header = frame[: name_in(frame)[1]]
-        return payloads_in(frame, len(header))
-
     def _whole_frame(self) -> bytes | None:
         """The next message that has come as a whole; commands are of no interest once the handshake is done."""
         while True:
@@ -126,9 +116,9 @@ class Direct:
             if found is None:
                 return None
             flags, body = found
-            if flags & _MORE:
+            if flags & MORE:
                 raise RemoteProtocolError("a batch in several frames")
-            if not flags & _COMMAND:
+            if not flags & COMMAND:
                 return body
 
     def _cut_frame(self) -> tuple[int, bytes] | None:
@@ -136,10 +126,10 @@ class Direct:
         if len(rest) < 2:
             return None
         flags = rest[0]
-        if flags & _LONG:
+        if flags & LONG:
             if len(rest) < 9:
                 return None
-            start, size = 9, _LONG_SIZE.unpack_from(rest, 1)[0]
+            start, size = 9, LONG_SIZE.unpack_from(rest, 1)[0]
             if size > FRAME_BYTES_MAX:
                 raise RemoteProtocolError(f"a frame of {size} bytes")
         else:
@@ -168,7 +158,7 @@ class Direct:
                 self._rest.clear()
                 self._greeted = False
                 # Who hears at once that the mechanism is another hangs up without saying which one he wants.
-                self._socket.sendall(_GREETING[:_VERSION_END])
+                self._socket.sendall(GREETING[:VERSION_END])
             while not self._shaken(self._socket):
                 self._wait_at_most(max(1, int((give_up - time.monotonic()) * 1000)))
                 data = self._socket.recv(RECEIVE_BYTES)
@@ -190,24 +180,24 @@ class Direct:
     def _shaken(self, connection: socket.socket) -> bool:
         """Whether the other side's greeting and its READY have come."""
         if not self._greeted:
-            if len(self._rest) < len(_GREETING):
+            if len(self._rest) < len(GREETING):
                 return False
             self._check_greeting(self._rest)
-            del self._rest[: len(_GREETING)]
+            del self._rest[: len(GREETING)]
             self._greeted = True
-            connection.sendall(_GREETING[_VERSION_END:] + bytes((_COMMAND, len(_READY))) + _READY)
+            connection.sendall(GREETING[VERSION_END:] + DEALER_READY)
         found = self._cut_frame()
         if found is None:
             return False
         flags, body = found
-        if not flags & _COMMAND or not body.startswith(b"\x05READY"):
+        if not flags & COMMAND or not is_ready(body):
             self._refuse(f"who listens at {self._address.text} is no process of Viewtide", "check the address")
         return True
 
     def _check_greeting(self, greeting: bytearray) -> None:
-        if greeting[0] != 0xFF or greeting[9] != 0x7F or greeting[10] < 3:
+        if not may_be_greeting(greeting):
             self._refuse(f"who listens at {self._address.text} is no process of Viewtide", "check the address")
-        if greeting[_VERSION_END : _VERSION_END + len(_NULL)] != _NULL:
+        if not wants_no_keys(greeting):
             self._refuse(
                 f"the node at {self._address.text} takes only those who have a key", "give `keys` and `server_key`"
             )
@@ -238,14 +228,8 @@ def _connected(address: Address, timeout_s: float) -> socket.socket:
             made.close()
             raise
     else:
-        port = int(address.text.rpartition(":")[2])
-        made = socket.create_connection((address.host, port), timeout_s)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNCONFIRMED_MS_MAX)
+        made = socket.create_connection((address.host, port_of(address)), timeout_s)
+        tune(made)
     # Time limits of the system instead of Python's: those take a system call more for each send and receive.
     made.settimeout(None)
     seconds, fraction = divmod(SEND_S_MAX, 1)

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from sys import byteorder
-from typing import TypeAlias, overload
+from typing import NamedTuple, TypeAlias, overload
 
 from ..changetables.types import NAN, Row, Value
 
@@ -32,8 +32,20 @@ _SHORT_TEXT, _TEXT = range(0xA0, 0xC0), 0xD9
 _FIXED_ARRAY, _ARRAY = range(0x90, 0xA0), 0xDC
 
 
+#: What else a column may consist of; and the numbers that are read as they stand, for whom there is nothing to look at.
+_BOOLS, _NULLS, _TEXTS = "bools", "nulls", "texts"
+_WHOLE_CODES = frozenset(code for _, code in _NUMBERS.values()) - {"d"}
+
 #: The values of a column.
 Column: TypeAlias = "array[int] | array[float] | list[Value]"
+
+
+class _Place(NamedTuple):
+    """Where the values of a column are in every row: `code` is that of `_NUMBERS`, or one of those below."""
+
+    start: int
+    stop: int
+    code: str
 
 
 class FixedValues(Sequence[bytes]):
@@ -61,26 +73,43 @@ class FixedValues(Sequence[bytes]):
     def rows(self) -> list[Row] | None:
         """What they encode, if all of them are arrays with the same kinds of values; None: that has to be found out one
         by one."""
-        columns = self.columns()
-        return None if columns is None else list(zip(*map(_with_one_nan, columns), strict=True))
+        places = self._places()
+        if places is None:
+            return None
+        if all(place.code in _WHOLE_CODES for place in places):
+            return list(self._cut(places).iter_unpack(self.data))
+        return list(zip(*(_with_one_nan(self._read(place)) for place in places), strict=True))
 
     def columns(self) -> list[Column] | None:
         """The same, column by column. Numbers are arrays, and every NaN among them is as it was stored."""
+        places = self._places()
+        return None if places is None else [self._read(place) for place in places]
+
+    def _places(self) -> list[_Place] | None:
+        """Where the values of each column are, if that is the same in all rows."""
         head = self.data[0] if self._is_alike(0) else 0
         if head in _FIXED_ARRAY:
-            count, place = head & 0x0F, 1
+            count, start = head & 0x0F, 1
         elif head == _ARRAY and self._is_alike(1) and self._is_alike(2):
-            count, place = int.from_bytes(self.data[1:3], "big"), 3
+            count, start = int.from_bytes(self.data[1:3], "big"), 3
         else:
             return None
-        found: list[Column] = []
+        found: list[_Place] = []
         for _ in range(count):
-            read = self._column(place) if place < self.size else None
-            if read is None:
+            place = self._place(start) if start < self.size else None
+            if place is None or place.stop > self.size:
                 return None
-            values, place = read
-            found.append(values)
-        return found if found and place == self.size else None
+            found.append(place)
+            start = place.stop
+        return found if found and start == self.size else None
+
+    def _cut(self, places: Sequence[_Place]) -> Struct:
+        """Takes the numbers out of one row."""
+        end, parts = 0, [">"]
+        for place in places:
+            parts.append(f"{place.start - end}x{place.code}")
+            end = place.stop
+        return Struct("".join((*parts, f"{self.width - end}x")))
 
     def _is_alike(self, place: int) -> bool:
         column = self._bytes(place)
@@ -89,44 +118,48 @@ class FixedValues(Sequence[bytes]):
     def _bytes(self, place: int) -> bytes:
         return self.data[place :: self.width]
 
-    def _column(self, place: int) -> tuple[Column, int] | None:
-        """The values that begin at a place of all rows, and where the next begin."""
-        marks = self._bytes(place)
+    def _place(self, start: int) -> _Place | None:
+        """Of the values that begin there in all rows; it may end behind them."""
+        marks = self._bytes(start)
         if marks.isascii():  # numbers that are their own marks
-            return array("B", marks), place + 1
+            return _Place(start, start + 1, "B")
         mark = marks[0]
         if mark in (_FALSE, _TRUE) and not marks.strip(b"\xc2\xc3"):
-            return [each == _TRUE for each in marks], place + 1
+            return _Place(start, start + 1, _BOOLS)
         if marks != marks[:1] * len(marks):
             return None
         if mark == _NIL:
-            return [None] * len(marks), place + 1
+            return _Place(start, start + 1, _NULLS)
         if mark in _NUMBERS:
-            return self._numbers(place + 1, *_NUMBERS[mark])
+            size, code = _NUMBERS[mark]
+            return _Place(start + 1, start + 1 + size, code)
         if mark in _SHORT_TEXT:
-            return self._texts(place + 1, mark & 0x1F)
-        if mark == _TEXT and place + 1 < self.size and self._is_alike(place + 1):
-            return self._texts(place + 2, self.data[place + 1])
+            return _Place(start + 1, start + 1 + (mark & 0x1F), _TEXTS)
+        if mark == _TEXT and start + 1 < self.size and self._is_alike(start + 1):
+            return _Place(start + 2, start + 2 + self.data[start + 1], _TEXTS)
         return None
 
-    def _numbers(self, place: int, size: int, code: str) -> tuple[Column, int] | None:
-        if place + size > self.size:
-            return None
+    def _read(self, place: _Place) -> Column:
+        start, stop, code = place
+        if code == _BOOLS:
+            return [each == _TRUE for each in self._bytes(start)]
+        if code == _NULLS:
+            return [None] * len(self)
+        if code == _TEXTS:
+            cut = Struct(f"{start}x{stop - start}s{self.width - stop}x")
+            decode: Callable[[bytes], str] = bytes.decode
+            return [decode(text) for (text,) in cut.iter_unpack(self.data)]
+        if stop - start == 1:
+            return array(code, self._bytes(start))
+        size = stop - start
         joined = bytearray(size * len(self))
         for number in range(size):
-            joined[number::size] = self._bytes(place + number)
+            joined[number::size] = self._bytes(start + number)
         numbers = array(code)
         numbers.frombytes(joined)
         if byteorder == "little":
             numbers.byteswap()
-        return numbers, place + size
-
-    def _texts(self, place: int, size: int) -> tuple[Column, int] | None:
-        if place + size > self.size:
-            return None
-        cut = Struct(f"{place}x{size}s{self.width - place - size}x")
-        decode: Callable[[bytes], str] = bytes.decode
-        return [decode(text) for (text,) in cut.iter_unpack(self.data)], place + size
+        return numbers
 
 
 def _with_one_nan(column: Column) -> Iterable[Value]:

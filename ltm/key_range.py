@@ -13,10 +13,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..changetables.errors import ProgrammingError
+from ..changetables.keys import KEY_BYTES_MAX
 from . import codec
+
+#: The end of the last range.
+ABOVE_ALL = b"\xff" * (KEY_BYTES_MAX + 1)
+
+T = TypeVar("T", bound=tuple[object, ...])
 
 
 class Hosting(NamedTuple):
@@ -98,10 +104,19 @@ class RangeMap:
             if owner == log:
                 yield start, self.starts[place + 1] if place + 1 < len(self.starts) else None
 
-    def by_owner(self, keys: Iterable[bytes]) -> dict[str, list[bytes]]:
-        found: dict[str, list[bytes]] = {}
-        for key in keys:
-            found.setdefault(self.owner(key), []).append(key)
+    def by_owner(self, items: Iterable[T], key_of: int = 0) -> dict[str, list[T]]:
+        """Tuples by the owners of their keys, which are at this place in them. Most keys of a transaction are in the
+        range of the one before."""
+        starts, found = self.starts, dict[str, list[T]]()
+        low = high = b""
+        part: list[T] = []
+        for item in items:
+            key: bytes = item[key_of]  # type: ignore[assignment]
+            if not low <= key < high:
+                place = bisect_right(starts, key)
+                low, high = starts[place - 1], starts[place] if place < len(starts) else ABOVE_ALL
+                part = found.setdefault(self.logs[place - 1], [])
+            part.append(item)
         return found
 
     # -- what an owner may serve
@@ -112,10 +127,19 @@ class RangeMap:
             return False
         return not any(move.touches(start, stop) for move in self.moves)
 
-    def serves_key(self, log: str, key: bytes) -> bool:
-        return self.owner(key) == log and not any(
-            move.start <= key and (move.stop is None or key < move.stop) for move in self.moves
-        )
+    def serves_keys(self, log: str, keys: Iterable[bytes]) -> bool:
+        """Whether a log owns all of them, and none is closed."""
+        starts, moves = self.starts, self.moves
+        low = high = b""
+        for key in keys:
+            if not low <= key < high:
+                place = bisect_right(starts, key)
+                if self.logs[place - 1] != log:
+                    return False
+                low, high = starts[place - 1], starts[place] if place < len(starts) else ABOVE_ALL
+            if moves and any(move.start <= key and (move.stop is None or key < move.stop) for move in moves):
+                return False
+        return True
 
     # -- operations
 

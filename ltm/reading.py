@@ -1,6 +1,7 @@
 """Reads at a timestamp, wherever the rows are: in the memory and the store of this process, or in a cluster.
 
-`Reader` asks for rows by key and by range (`read`, `scan`, `edge`, `entries_at`), and knows what views show of them.
+`Reader` asks for rows by key and by range (`read`, `scan`, `edge`, `entries_at`), and knows what views store (`state`,
+`states`) and show of them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,22 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import TracebackType
 from typing import Protocol, TypeVar, cast
 
-from ..changetables.keys import KEY_BYTES_KEPT, SHORTENED_TAIL_BYTES, prefix_stop, table_range, was_shortened
+from ..changetables.keys import (
+    KEY_BYTES_KEPT,
+    SHORTENED_TAIL_BYTES,
+    key_under,
+    prefix_stop,
+    table_range,
+    was_shortened,
+)
 from ..changetables.operators.slice import sliced
 from ..changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, State, ViewPlan, top_count
 from ..changetables.types import Row, Value
+from .partial_rows import all_partials, keys_of, ranges_of, total
 from .tables import TableRows, Tables, ViewRows
 from .versions import IndexVersions, TableVersions
 
@@ -25,6 +35,7 @@ FAN_OUT_SAMPLE_ROWS = 20
 FAN_OUT_COUNT_MAX = 1_000
 
 T = TypeVar("T")
+_key_of = itemgetter(0)
 
 
 class ReadHorizon(Protocol):
@@ -104,11 +115,28 @@ class Reader:
 
     def rows_as_of(self, rows: TableRows | ViewRows, keys: list[bytes], at: int) -> list[Row | None]:
         """The rows of a table, or those that a view shows, under these keys."""
+        if isinstance(rows, ViewRows):
+            self.fetch_states(rows, keys, at)
+            return [self.show(rows, self.state(rows, key, at), at) for key in keys]
         self.fetch(rows.versions, keys, at)
-        stored = [self.read(rows.versions, key, at) for key in keys]
-        if isinstance(rows, TableRows):
-            return stored
-        return [self.show(rows, state, at) for state in stored]
+        return [self.read(rows.versions, key, at) for key in keys]
+
+    # -- what is stored of views
+
+    def state(self, view: ViewRows, key: bytes, at: int) -> Row | None:
+        """The stored row of a view under a key: of the local layout the sum of its partial rows."""
+        if not view.partials:
+            return self.read(view.versions, key, at)
+        keys = keys_of(view, key)
+        self.fetch(view.versions, keys, at)
+        partials = zip(all_partials(view), keys, strict=True)
+        return total(view.plan, [self.read(each.versions, own, at) for each, own in partials])
+
+    def fetch_states(self, view: ViewRows, keys: Sequence[bytes], at: int) -> None:
+        """`fetch` for `state`."""
+        if view.partials:
+            keys = [own for key in keys for own in keys_of(view, key)]
+        self.fetch(view.versions, keys, at)
 
     # -- what views show
 
@@ -182,10 +210,24 @@ class Reader:
     def states(self, view: ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
         """The stored rows of a view in key order. Keys of an ordered view that are too long were cut: what begins alike
         is put in order here."""
+        if view.partials:
+            return self._sums(view, start, stop, at)
         stored = self.scan(view.versions, start, stop, at)
         if view.plan.kept.kind != "ordered":
             return stored
         return _in_whole_order(stored, view.plan)
+
+    def _sums(self, view: ViewRows, start: bytes, stop: bytes, at: int) -> Iterator[tuple[bytes, Row]]:
+        """As `states`, of the local layout: the partial rows of each key as one."""
+        view_id, plan = view.view.id, view.plan
+        stored = [
+            ((key_under(view_id, key), row) for key, row in self.scan(each.versions, low, high, at))
+            for each, low, high in ranges_of(view, start, stop)
+        ]
+        for key, alike in itertools.groupby(heapq.merge(*stored, key=_key_of), key=_key_of):
+            row = total(plan, (row for _, row in alike))
+            if row is not None:
+                yield key, row
 
     def first_rows(
         self, view: ViewRows, rows_count: int | None, at: int, mine: Mapping[bytes, Row | None]
@@ -220,8 +262,8 @@ class Reader:
             case None:
                 return self._rows_between(rows, look_up.keys, look_up.state, w0, w1)
             case index if index == STATES:
-                states = [self.read(rows.versions, key, at) for key in look_up.keys]
-                return states
+                assert isinstance(rows, ViewRows), "only a view has states"
+                return [self.state(rows, key, at) for key in look_up.keys]
             case index if index in (FIRST, LAST):
                 assert isinstance(rows, ViewRows), "only hidden views have groups of values"
                 return [self.extreme(rows, prefix, at, index == LAST, {}) for prefix in look_up.keys]

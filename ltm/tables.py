@@ -58,6 +58,9 @@ class ViewRows:
     deferred: list[ViewRows] = field(default_factory=list)
     #: The hidden views of (group, value) that its minima and maxima are read from, in the order of `plan.extremes`.
     values: list[ViewRows] = field(default_factory=list)
+    #: Of the local layout: where its other partial rows are. What is stored under a key is the sum of all of them
+    #: (`partial_rows.py`); keys are those of the first.
+    partials: tuple[ViewRows, ...] = ()
     #: What the API shows of a row (names, types); the API makes it on first use.
     header: object = None
 
@@ -107,12 +110,14 @@ class TableRows:
     def decoded(self, values: Sequence[bytes]) -> list[Row]:
         """Stored rows, together: in half the time that one after another would take."""
         rows = values.rows() if isinstance(values, FixedValues) else None
-        if rows is None:
-            rows = cast("list[Row]", list(unpack_stream(b"".join(values))))
-            if self.codec.has_float:
-                rows = list(map(with_one_nan, rows))
         pad, columns_count = self.codec.pad, len(self.table.columns)
-        return rows if {columns_count}.issuperset(map(len, rows)) else [pad(row) for row in rows]
+        if rows is not None:
+            # All have as many values as the first.
+            return rows if len(rows[0]) == columns_count else list(map(pad, rows))
+        rows = cast("list[Row]", list(unpack_stream(b"".join(values))))
+        if self.codec.has_float:
+            rows = list(map(with_one_nan, rows))
+        return rows if {columns_count}.issuperset(map(len, rows)) else list(map(pad, rows))
 
     def pages(self, values: ReadValues, start: bytes, stop: bytes, at: int) -> Iterator[list[Row]]:
         """The rows of a range as a store has them, some at a time."""
@@ -150,6 +155,8 @@ class Tables:
         self.views_by_id: dict[int, ViewRows] = {}
         #: A number for each deferred view, equal for those that move together; the coordinator makes it on first use.
         self.group_keys: dict[str, int] | None = None
+        #: Whether a view has partial rows.
+        self.has_partials = False
         #: The views whose rows show minima and maxima.
         self.computed: set[str] = set()
         self.versions: dict[int, TableVersions] = {}  # type: ignore[type-arg]  # rows and index entries alike
@@ -220,6 +227,8 @@ class Tables:
         rows = ViewRows(view, plan, versions, entries, checked, was_ready)
         self.views[view.name] = self.views_by_id[view.id] = rows
         self.versions[view.id] = versions
+        if view.partials:
+            self._add_partials(rows, versions.horizon, before)
         for entries_of_index in entries:
             self.versions[entries_of_index.index.id] = entries_of_index.versions
             self.indexes[entries_of_index.index.id] = (rows, entries_of_index)
@@ -237,6 +246,18 @@ class Tables:
             readers = _readers(values, view)
             if not any(reader is rows for reader in readers):
                 readers.append(rows)
+
+    def _add_partials(self, rows: ViewRows, horizon: Horizon, before: Tables | None) -> None:
+        """Contributions to them, and their versions, are found by their ids, as those of any view."""
+        made = []
+        for number in rows.view.partials:
+            known = before.views_by_id.get(number) if before else None
+            versions = known.versions if known else RowVersions(number, horizon, make_pack(), _decode_view_row)
+            made.append(ViewRows(rows.view, rows.plan, versions, (), rows.checked, rows.was_ready))
+            self.views_by_id[number] = made[-1]
+            self.versions[number] = versions
+        rows.partials = tuple(made)
+        self.has_partials = True
 
     def _same(self, known: ViewRows, before: Tables) -> bool:
         """Whether everything that the plan was compiled for is as it was. An index that it does not use is no part."""

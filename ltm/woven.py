@@ -14,8 +14,6 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
-from operator import lt
 from struct import Struct
 from typing import NamedTuple, TypeAlias, overload
 from zlib import crc32
@@ -31,6 +29,8 @@ from .fixed import FixedValues
 WOVEN_BYTES_MAX = 160
 #: Tables of 1 KiB, one for each distance from the end.
 _TABLES_MAX = WOVEN_BYTES_MAX
+#: Places of so many widths and counts: pages of a table have the same, but for the last one.
+_OFFSETS_MAX = 8
 _CRC_BYTES = 4
 _TS_BYTES = 8
 #: The kind of a cell that has a value.
@@ -167,8 +167,6 @@ class Gathered:
         key_bytes, value_bytes = self._key_bytes, self._value_bytes
         if {key_bytes} != set(map(len, keys)) or {value_bytes} != set(map(len, values)):
             return False
-        if keys[0] <= self.last or not all(map(lt, keys, islice(keys, 1, None))):
-            return False
         joined, bodies = b"".join(keys), b"".join(values)
         for place in range(-_TS_BYTES, 0):
             if joined[key_bytes + place :: key_bytes] != self.written[place:][:1] * len(keys):
@@ -182,12 +180,25 @@ class Gathered:
         return key_bytes + value_bytes <= WOVEN_BYTES_MAX
 
     def checked(self) -> FixedValues | None:
-        """The values; None: a checksum is wrong."""
-        data = b"".join(self._values)
-        pieces = [Fixed(b"".join(self._keys), self._key_bytes), Fixed(data, self._value_bytes)]
+        """The values; None: a checksum is wrong, or keys are not in their order."""
+        keys, data = b"".join(self._keys), b"".join(self._values)
+        pieces = [Fixed(keys, self._key_bytes), Fixed(data, self._value_bytes)]
+        if not _ascends(keys, self._key_bytes, self.count):
+            return None
         if _sums(*_places(pieces, self.count), self.count) != _RESIDUE * self.count:
             return None
         return FixedValues(data, self._value_bytes, self._value_bytes - _CRC_BYTES - 1)
+
+
+def _ascends(keys: bytes, width: int, count: int) -> bool:
+    """Whether each is above the one before."""
+    found = pa.Array.from_buffers(pa.binary(), count, [None, _offsets(width, count), pa.py_buffer(keys)])
+    return bool(pc.all(pc.less(found[:-1], found[1:])).as_py())
+
+
+@lru_cache(_OFFSETS_MAX)
+def _offsets(width: int, count: int) -> pa.Buffer:
+    return pa.py_buffer(array("i", range(0, (count + 1) * width, width)))
 
 
 def arrow_table(values: FixedValues, table: Table) -> pa.Table | None:

@@ -6,9 +6,10 @@ what each batch takes moves the cost of the evaluator that it was given to. Smal
 functions of a plan cost as much as a thousand rows before they have looked at the first.
 
 Time is measured here, so the choice is for whoever is not bound to one trace: bulk loads, and large steps of deferred
-views with a target lag. The change tables of transactions go by rows. So do the first contents of views, which are read
-row by row from the store: in pages of 500 rows the columns evaluator has 0.1 to 0.6 of the speed (`python -m bench
-evaluators`), larger pages gain for few plans, and reading the rows takes most of the time anyway.
+views with a target lag, first contents of views where rows are stored so that they can be read by columns
+(`ltm/fixed.py`). The change tables of transactions go by rows. So do first contents where rows are read one by one: in
+pages of 500 the columns evaluator has 0.1 to 0.6 of the speed (`python -m bench evaluators`), larger pages gain for few
+plans, and reading the rows takes most of the time anyway.
 """
 
 from __future__ import annotations

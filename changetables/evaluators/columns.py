@@ -28,7 +28,7 @@ from ..keeping import Part
 from ..keys import table_range
 from ..operators import join
 from ..operators.aggregate import Components, Layout
-from ..operators.join import WHOLE_TABLE, KeyMemo, LookUp, Step, Term
+from ..operators.join import WHOLE_TABLE, Emit, KeyMemo, LookUp, Step, Term
 from ..operators.project import Collected
 from ..rewriting import constant
 from ..schema import Table
@@ -45,8 +45,10 @@ ArrowTable: TypeAlias = pa.Table | pa.RecordBatch
 #: What a term collects, as the generated functions do: components of groups, or rows under their key.
 Groups: TypeAlias = dict[Row, object]
 _Asking: TypeAlias = Generator[list[LookUp], Sequence[Sequence[object]], Groups]
-#: Writes what happens to a joined row into generated code.
-Emitter: TypeAlias = Callable[[Lines, Compiler], None]
+
+#: For each code of a frame, the number of the answer to its look-up, None: there is none. None altogether: each has its
+#: own, in their order.
+_Meant: TypeAlias = Sequence[int | None] | None
 
 _FAILURES = (DataError, Unsuitable, pa.ArrowException, OverflowError)
 
@@ -61,7 +63,7 @@ class Emission:
 
     part: Part
     layout: Layout | None
-    emitter: Emitter
+    emitter: Emit
 
 
 class ColumnsTerm:
@@ -99,8 +101,8 @@ class ColumnsTerm:
                 return {}
             asked, frame = self._asked(frame, stage)
             answers = yield [look_up for look_up, _ in asked]
-            for step, (_, numbers), answer in zip(stage, asked, answers, strict=True):
-                frame = self._bound(frame, step, numbers, answer, number + 1)
+            for step, (_, meant), answer in zip(stage, asked, answers, strict=True):
+                frame = self._bound(frame, step, meant, answer, number + 1)
                 frame = self._select(frame, step.source, number + 1)
         return self._emit(frame) if frame.rows_count else {}
 
@@ -148,9 +150,9 @@ class ColumnsTerm:
                 frame = frame.where(mask, self._needed[number])
         return frame
 
-    def _asked(self, frame: Frame, stage: Sequence[Step]) -> tuple[list[tuple[LookUp, list[int | None]]], Frame]:
-        """For each step its look-up, and, for each code of the frame, which of its answers is meant. None: none is."""
-        asked: list[tuple[LookUp, list[int | None]]] = []
+    def _asked(self, frame: Frame, stage: Sequence[Step]) -> tuple[list[tuple[LookUp, _Meant]], Frame]:
+        """For each step its look-up, and, for each code of the frame, which of its answers is meant."""
+        asked: list[tuple[LookUp, _Meant]] = []
         codes: dict[int, Vector] = {}
         for step in stage:
             numbers, probes = distinct([self._vector(frame, probe) for probe in step.probes], frame.rows_count)
@@ -158,25 +160,28 @@ class ColumnsTerm:
             asked.append(self._look_up(step, probes))
         return asked, Frame(frame.columns, frame.rows_count, frame.times, codes)
 
-    def _look_up(self, step: Step, probes: Sequence[Row]) -> tuple[LookUp, list[int | None]]:
+    def _look_up(self, step: Step, probes: Sequence[Row]) -> tuple[LookUp, _Meant]:
         name = self._graph.sources[step.source].table
         index = WHOLE_TABLE if step.whole else step.index.id if step.index else None
         if step.whole:
             # There is nothing to ask by, and one answer for all.
             return LookUp(name, index, cast("list[bytes]", [None]), step.state), [0]
-        places = [place for place, null_safe in enumerate(step.null_safe) if step.anti and not null_safe]
         memo = self._memo(step)
-        keys: dict[bytes, int] = {}
-        numbers: list[int | None] = []
-        for probe in probes:
-            if any(probe[place] is None for place in places):
-                numbers.append(None)  # NULL finds nothing.
-            else:
-                key = memo[probe[0] if len(probe) == 1 else probe]
-                numbers.append(keys.setdefault(key, len(keys)))
+        places = [place for place, null_safe in enumerate(step.null_safe) if step.anti and not null_safe]
+        values: Iterable[object] = probes if len(step.probes) != 1 else [value for (value,) in probes]
+        if places:
+            # NULL finds nothing.
+            nulls = [any(probe[place] is None for place in places) for probe in probes]
+            encoded = [None if null else memo[value] for null, value in zip(nulls, values, strict=True)]
+        else:
+            encoded = list(map(memo.__getitem__, values))
+        keys = [key for key in dict.fromkeys(encoded) if key is not None]
+        if len(keys) == len(encoded):
+            return LookUp(name, index, keys, step.state), None
         if not keys:
-            keys[table_range(self._tables[name].id)[0]] = 0  # A key that no row has: the answer is awaited.
-        return LookUp(name, index, list(keys), step.state), numbers
+            keys = [table_range(self._tables[name].id)[0]]  # A key that no row has: the answer is awaited.
+        numbers = {key: number for number, key in enumerate(keys)}
+        return LookUp(name, index, keys, step.state), [None if key is None else numbers[key] for key in encoded]
 
     def _memo(self, step: Step) -> KeyMemo:
         memo = self._memos.get(step.source)
@@ -185,27 +190,27 @@ class ColumnsTerm:
             memo = self._memos[step.source] = KeyMemo(encode, single=len(step.columns) == 1)
         return memo
 
-    def _bound(
-        self, frame: Frame, step: Step, numbers: Sequence[int | None], answer: Sequence[object], stage: int
-    ) -> Frame:
+    def _bound(self, frame: Frame, step: Step, meant: _Meant, answer: Sequence[object], stage: int) -> Frame:
         """The frame joined with the rows that were found."""
-        found: list[Row] = []
-        places: list[list[int]] = []
-        for each in answer:
-            rows = _rows_of(each, step)
-            places.append(list(range(len(found), len(found) + len(rows))))
-            found += rows
-        lists = [[] if number is None else places[number] for number in numbers]
+        answers = answer if meant is None else [None if number is None else answer[number] for number in meant]
         codes = frame.codes[step.source].array
         needed = self._needed[stage - 1]  # Also what the conditions of this stage read.
         if step.anti:
-            absent = pa.array([not each for each in lists], pa.bool_()).take(codes)
+            absent = pa.array([not _rows_of(each, step) for each in answers], pa.bool_()).take(codes)
             return frame.where(absent, needed)
         if step.by_key:
-            place = pa.array([each[0] if each else None for each in lists], pa.int64()).take(codes)
-            there = pc.is_valid(place)
-            joined, right = frame.where(there, needed), place.drop_null()
+            found = [cast(Row, each) for each in answers if each is not None]
+            joined, right = frame, codes
+            if len(found) < len(answers):
+                places = iter(range(len(found)))
+                place = pa.array([None if each is None else next(places) for each in answers], pa.int64()).take(codes)
+                joined, right = frame.where(pc.is_valid(place), needed), place.drop_null()
         else:
+            found, lists = [], []
+            for each in answers:
+                rows = _rows_of(each, step)
+                lists.append(range(len(found), len(found) + len(rows)))
+                found += rows
             partners = pa.array(lists, pa.list_(pa.int64())).take(codes)
             joined = frame.take(pc.list_parent_indices(partners).cast(pa.int64()), needed)
             right = pc.list_flatten(partners)
@@ -315,7 +320,7 @@ class ColumnsTerm:
 
     def _aggregate(self, frame: Frame, times: Vector | None, layout: Layout, groups: dict[Row, Components]) -> None:
         vectors = [self._vector(frame, expression) for expression in self._key]
-        codes, keys = distinct(vectors, frame.rows_count, as_first=True)
+        codes, keys = distinct(vectors, frame.rows_count, as_first=True, spare=True)
         if any(vector.type.kind == "float" for vector in vectors):
             # -0.0 and 0.0 are one group, which is called 0.0.
             keys = [tuple(0.0 if isinstance(value, float) and value == 0.0 else value for value in key) for key in keys]
@@ -338,7 +343,7 @@ class ColumnsTerm:
                 lines.block(f"def emit(n, times, groups{heads}):"),
                 lines.block(f"for m, {loop.replace('range(n)', 'times, range(n)')}:"),
             ):
-                self._emission.emitter(lines, compiler)
+                self._emission.emitter(lines, compiler, "m")
             compiler.define(str(lines))
             function = self._rowwise["emit"] = cast("Callable[..., object]", compiler.namespace["emit"])
         groups: Groups = {}
@@ -376,7 +381,7 @@ def _not_null(values: Sequence[Value]) -> pa.Array:
 
 
 def _rows_of(answer: object, step: Step) -> list[Row]:
-    if step.by_key:
+    if step.by_key or answer is None:
         return [] if answer is None else [cast(Row, answer)]
     return cast("list[Row]", answer)
 

@@ -148,6 +148,11 @@ class Vector:
         return encoded.indices.cast(pa.int64()), engine_values(encoded.dictionary, self.type)
 
     @property
+    def is_taken(self) -> bool:
+        """Made of places in another vector, so that not all values of that one need be here."""
+        return self._base is not None
+
+    @property
     def has_array(self) -> bool:
         try:
             return self.array is not None
@@ -226,14 +231,21 @@ def _places(mask: pa.Array) -> pa.Array:
     return pc.indices_nonzero(pc.fill_null(mask, False)).cast(pa.int64())
 
 
-def distinct(vectors: Sequence[Vector], rows_count: int, *, as_first: bool = False) -> tuple[pa.Array, list[Row]]:
+def distinct(
+    vectors: Sequence[Vector], rows_count: int, *, as_first: bool = False, spare: bool = False
+) -> tuple[pa.Array, list[Row]]:
     """For each row the number of its tuple of values, and the tuples.
 
-    `as_first`: of tuples that are equal but not the same (1.0 and 1.00), the first one is given.
+    `as_first`: of tuples that are equal but not the same (1.0 and 1.00), the first one is given. `spare`: there may be
+    tuples of no row among them, which saves looking at all rows once more.
     """
     if not vectors:
         return pa.repeat(pa.scalar(0, pa.int64()), rows_count), [()]
     coded = [vector.codes() for vector in vectors]
+    as_first = as_first and any(vector.type.kind == "decimal" and not vector.has_array for vector in vectors)
+    if len(vectors) == 1 and not as_first and (spare or not vectors[0].is_taken):
+        codes, values = coded[0]
+        return codes, list(zip(values, strict=True))
     combined, count = coded[0][0], len(coded[0][1])
     for codes, values in coded[1:]:
         count *= len(values)
@@ -242,16 +254,20 @@ def distinct(vectors: Sequence[Vector], rows_count: int, *, as_first: bool = Fal
         combined = pc.add(pc.multiply(combined, len(values)), codes)
     encoded = combined.dictionary_encode()
     numbers = encoded.indices.cast(pa.int64())
-    found: list[Row] = []
-    for number in plain_list(encoded.dictionary):
-        row: list[Value] = []
-        for _, values in reversed(coded):
-            number, place = divmod(number, len(values))
-            row.append(values[place])
-        found.append(tuple(reversed(row)))
-    if as_first and any(vector.type.kind == "decimal" and not vector.has_array for vector in vectors):
-        found = _first_rows(vectors, plain_list(numbers), len(found))
-    return numbers, found
+    if as_first:
+        return numbers, _first_rows(vectors, plain_list(numbers), len(encoded.dictionary))
+    return numbers, _tuples(encoded.dictionary, [values for _, values in coded])
+
+
+def _tuples(combined: pa.Array, values: Sequence[Sequence[Value]]) -> list[Row]:
+    """What combined codes stand for."""
+    columns: list[Iterable[Value]] = []
+    for some in reversed(values):
+        left = pc.divide(combined, len(some)) if len(some) else combined
+        places = pc.subtract(combined, pc.multiply(left, len(some)))
+        columns.append(map(some.__getitem__, plain_list(places)))
+        combined = left
+    return list(zip(*reversed(columns), strict=True))
 
 
 def _first_rows(vectors: Sequence[Vector], numbers: Sequence[int], count: int) -> list[Row]:

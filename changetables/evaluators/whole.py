@@ -27,9 +27,10 @@ NAMES = (ROWS, COLUMNS, SPARK)
 SPARK_ROWS_MIN = 200_000
 #: Rows up to which somebody counts to find out what Spark did. More than that is taken for that many.
 COUNTED_ROWS_MAX = 20_000_000
-#: Guesses, see `python -m bench choice` and `bulk`: on two cores 0.8 to 2.1 us by rows, 1.1 us and 0.7 s a job by
-#: Spark. Its tasks gain with the cores; what the driver does with their results does not.
-ROWS_US = 1.5
+#: Guesses, see `python -m bench choice` and `bulk`: on two cores 0.6 to 1.2 us by rows or columns where rows were
+#: loaded in bulk, more where they were not; 1.1 us and 0.7 s a job by Spark. Its tasks gain with the cores; what the
+#: driver does with their results does not.
+ROWS_US = 1.2
 SPARK_US = 0.2 + 2.0 / (os.cpu_count() or 1)
 JOB_S = 1.0
 START_S = 12.0

@@ -33,7 +33,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from .. import numbers
-from ..compiler import Code, Compiler, Lines
+from ..compiler import ONCE, Code, Compiler, Lines
 from ..errors import InternalError
 from ..expressions import ColumnRef, Expression
 from ..keeping import Argument, Kept, Part, Shown
@@ -113,12 +113,16 @@ def _slots(layout: Layout, argument: Argument) -> Slots:
 # --- propagation ---
 
 
-def emit_aggregate(lines: Lines, compiler: Compiler, layout: Layout, part: Part, m: str) -> None:
-    """Inside the innermost loop, with the multiplicity in variable `m`: add the row to its group in `groups`."""
+def emit_group(lines: Lines, compiler: Compiler, layout: Layout, part: Part) -> None:
+    """Inside a loop over joined rows: the components of the row's group in `groups`, as `s`."""
     lines.add(f"g = {tuple_source(_group_value(compiler, expression) for expression in part.key)}")
     lines.add("s = groups.get(g)")
     with lines.block("if s is None:"):
         lines.add(f"groups[g] = s = [{', '.join(zeros(compiler, layout))}]")
+
+
+def emit_sums(lines: Lines, compiler: Compiler, layout: Layout, part: Part, m: str) -> None:
+    """Add the row to the components `s`, `m` times."""
     if part.counter is not None:
         lines.add(f"s[{part.counter}] += {m}")
     # The arguments of a part of distinct values are none of the others, and the other way round.
@@ -153,13 +157,13 @@ def _emit_argument(lines: Lines, compiler: Compiler, slots: Slots, argument: Exp
         text = "x"
         lines.add(f"x = {code.text}")
     if not code.nullable:
-        _emit_sums(lines, compiler, slots, text, m)
+        _emit_components(lines, compiler, slots, text, m)
         return
     with lines.block(f"if {text} is not None:"):
-        _emit_sums(lines, compiler, slots, text, m)
+        _emit_components(lines, compiler, slots, text, m)
 
 
-def _emit_sums(lines: Lines, compiler: Compiler, slots: Slots, text: str, m: str) -> None:
+def _emit_components(lines: Lines, compiler: Compiler, slots: Slots, text: str, m: str) -> None:
     # An argument that can be NULL in one branch of a view may not be NULL in another one.
     if slots.count:
         lines.add(f"s[{slots.count}] += {m}")
@@ -169,9 +173,10 @@ def _emit_sums(lines: Lines, compiler: Compiler, slots: Slots, text: str, m: str
         return
     kind = slots.type.kind
     if kind == "int":
-        lines.add(f"s[{slots.total}] += {text} * {m}")
+        times = "" if m == ONCE else f" * {m}"
+        lines.add(f"s[{slots.total}] += {text}{times}")
         if slots.squares >= 0:
-            lines.add(f"s[{slots.squares}] += {text} * {text} * {m}")
+            lines.add(f"s[{slots.squares}] += {text} * {text}{times}")
     elif kind == "float":
         name = compiler.bind(_add_float, "add_float")
         lines.add(f"{name}(s, {slots.total}, {slots.squares}, {text}, {m})")

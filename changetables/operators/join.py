@@ -31,10 +31,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..branches import NO_EQUALITY, Equality, JoinGraph
-from ..compiler import Compiler, Lines, sources_of
+from ..compiler import ONCE, Compiler, Lines, sources_of
 from ..errors import InternalError, UnsupportedView
 from ..expressions import Call, ColumnRef, Expression
 from ..keys import index_codec, primary_key_codec, table_range
@@ -211,13 +211,28 @@ def _step(table: Table, source: int, bindings: Mapping[int, tuple[Expression, bo
 
 # --- code ---
 
+#: Writes what happens to a joined row, with the source of its multiplicity.
+Emit: TypeAlias = Callable[[Lines, Compiler, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """What happens to a joined row that is added up: `group` writes which components it is added to, by the values of
+    `key`, and `sums` what is added, for which it reads the rows of `sums_read`."""
+
+    key: Sequence[Expression]
+    sums_read: set[int]
+    group: Callable[[Lines, Compiler], None]
+    sums: Emit
+
 
 @dataclass(slots=True)
 class JoinWriter:
     """Writes the function of a term: `name(changes, groups)`, a generator if it looks rows up.
 
     `emit` writes what happens to each joined row, with its rows in r0, r1, ... and its multiplicity in m; `needed` are
-    the sources whose rows that reads. The code of a term is one loop per stage over partly joined rows:
+    the sources whose rows that reads. `grouping` is the same in two steps, where rows are added up in groups. The code
+    of a term is one loop per stage over partly joined rows:
 
         k1 = [memo[r0[1]] for r0, m in changes]            # the keys that stage 1 asks for
         (r1s,) = yield [LookUp(table, None, k1, 0)]
@@ -229,7 +244,8 @@ class JoinWriter:
     compiler: Compiler
     memos: dict[tuple[str, int | None], str]
     needed: set[int]
-    emit: Callable[[Lines, Compiler], None]
+    emit: Emit
+    grouping: Grouping | None = None
 
     def write(self, name: str, term: Term, blame: str) -> str:
         """`blame` is the name of a function that adds view and row to a DataError; a try block costs nothing."""
@@ -247,8 +263,10 @@ class JoinWriter:
         does not apply to these rows, and `add(rows, answers)` the contributions. It saves a generator and a tuple per
         row. None: the term is none of those that it is worth for, with one stage of look-ups by key at most.
 
-        If it has one look-up there are two more: `<ask>_values(rows)`, what each row is joined by, and
-        `<add>_known(rows, known)`, the contributions where `known` has what each of these finds; else KeyError."""
+        If it has one look-up there are more: `<ask>_values(rows)`, what each row is joined by, `<ask>_referring(rows)`,
+        one row for each of these, and `<add>_known(rows, known)`, the contributions where `known` has what each finds;
+        else KeyError. If what was found tells the group, there is `<add>_grouped(rows, known)`, too: it finds the group
+        of what is known once, not for each row, so all that is known must be of some row."""
         conditions, start = conditions_of(self.graph, term), f"r{term.source}"
         stage = term.stages[0] if term.stages else ()
         probes = [probe for step in stage for probe in step.probes]
@@ -267,10 +285,47 @@ class JoinWriter:
             values = self._values(stage[0])
             with lines.block(f"def {ask}_values(rows):"):
                 lines.add(f"return [({values}) for {start} in rows]")
+            with lines.block(f"def {ask}_referring(rows):"):
+                lines.add(f"return {{({values}): {start} for {start} in rows}}")
             with lines.block(f"def {add}_known(rows, known):"):
                 bind = f"r{stage[0].source} = known[{values}]"
                 self._add_inserts(lines, start, stage, conditions, f"for {start} in rows:", bind, blame, finish)
+            self._add_grouped(lines, add, start, stage[0], conditions[stage[0].source], values, finish)
         return str(lines)
+
+    def _add_grouped(
+        self,
+        lines: Lines,
+        add: str,
+        start: str,
+        step: Step,
+        conditions: Sequence[Expression],
+        values: str,
+        finish: str,
+    ) -> None:
+        grouping, found = self.grouping, f"r{step.source}"
+        if grouping is None or not {step.source}.issuperset(
+            source for expression in (*grouping.key, *conditions) for source in sources_of(expression)
+        ):
+            return
+        # What is added up may need the row that was found, but mostly does not.
+        bound = f"s, {found}" if step.source in grouping.sums_read else "s"
+        with lines.block(f"def {add}_grouped(rows, known):"):
+            lines.add("groups, states = {}, {}")
+            with lines.block("try:"):
+                with lines.block(f"for value, {found} in known.items():"):
+                    lines.add(f"if {found} is None: continue")
+                    emit_select(lines, self.compiler, conditions)
+                    grouping.group(lines, self.compiler)
+                    lines.add(f"states[value] = {bound}")
+                lines.add(f"if len(states) < len(known): rows = [{start} for {start} in rows if ({values}) in states]")
+                with lines.block(f"for {start} in rows:"):
+                    lines.add(f"{bound} = states[{values}]")
+                    grouping.sums(lines, self.compiler, ONCE)
+            with lines.block("except DataError:"):
+                # That one says which row is to blame, in their order.
+                lines.add(f"return {add}_known(rows, known)")
+            lines.add(f"return {finish}(groups)")
 
     def _add_inserts(
         self,
@@ -283,14 +338,14 @@ class JoinWriter:
         blame: str,
         finish: str,
     ) -> None:
-        lines.add(f"groups, {start}, m = {{}}, None, 1")
+        lines.add(f"groups, {start} = {{}}, None")
         with lines.block("try:"), lines.block(loop):
             if bind:
                 lines.add(bind)
             for step in stage:
                 lines.add(f"if r{step.source} is None: continue")
                 emit_select(lines, self.compiler, conditions[step.source])
-            self.emit(lines, self.compiler)
+            self.emit(lines, self.compiler, ONCE)
         with lines.block("except DataError as error:"):
             lines.add(f"raise {blame}(error, {start}) from error")
         lines.add(f"return {finish}(groups)")
@@ -412,7 +467,7 @@ class JoinWriter:
     def _close_row(self, lines: Lines, stages: Sequence[Sequence[Step]], number: int, carried: Sequence[int]) -> None:
         """At the end of a loop's body: ask for the rows of stage `number`, or emit the joined row after the last."""
         if number == len(stages):
-            self.emit(lines, self.compiler)
+            self.emit(lines, self.compiler, "m")
             return
         for test in self._null_tests(stages[number]):
             lines.add(f"if {test}: continue")

@@ -14,10 +14,11 @@ all, and where the two do not differ by much.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ...changetables.keys import TABLE_PREFIX_BYTES
 from ...ltm.cluster.messages import MoveRange, Split
 from ...ltm.key_range import RangeMap
 
@@ -80,8 +81,11 @@ class Balancer:
         known.keys += [_Asked(key, requests / len(keys), known.reports) for key in keys]
         del known.keys[:-KEYS_MAX]
 
-    def advise(self, ranges: RangeMap, lives: Sequence[str], now_ms: int) -> Split | MoveRange | None:
-        """`lives` may answer. The numbers of commands are 0."""
+    def advise(
+        self, ranges: RangeMap, lives: Sequence[str], now_ms: int, fixed: Collection[int] = ()
+    ) -> Split | MoveRange | None:
+        """`lives` may answer; `fixed` are the ids of tables whose keys stay where they are. The numbers of commands are
+        0."""
         settings = self._settings
         known = (ranges.starts, ranges.logs, ranges.moves, tuple(lives))
         if known != self._of:
@@ -106,17 +110,19 @@ class Balancer:
         if target is None:
             return None
         difference = told[busiest].requests - told[idlest].requests
-        return self._relieve(ranges, busiest, target, told[busiest], difference)
+        return self._relieve(ranges, busiest, target, told[busiest], difference, fixed)
 
     def _begin(self, now_ms: int) -> None:
         self._told.clear()
         self._since_ms = now_ms
 
     def _relieve(
-        self, ranges: RangeMap, life: str, target: str, told: _Told, difference: int
+        self, ranges: RangeMap, life: str, target: str, told: _Told, difference: int, fixed: Collection[int]
     ) -> Split | MoveRange | None:
         asked: dict[int, list[_Asked]] = {}
         for each in told.keys:
+            if fixed and int.from_bytes(each.key[:TABLE_PREFIX_BYTES], "big") in fixed:
+                continue
             place = bisect_right(ranges.starts, each.key) - 1
             host = ranges.hosts.get(ranges.logs[place])
             if host is not None and host.life == life:

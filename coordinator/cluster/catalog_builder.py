@@ -442,7 +442,8 @@ def _taken_back(before: Catalog, after: Catalog) -> Catalog:
 
 
 def _ids(catalog: Catalog) -> Iterable[int]:
-    owners: list[Table | View] = [*catalog.tables.values(), *catalog.views.values()]
-    for owner in owners:
-        yield owner.id
-        yield from (index.id for index in owner.indexes)
+    for table in catalog.tables.values():
+        yield table.id
+        yield from (index.id for index in table.indexes)
+    for view in catalog.views.values():
+        yield from view.ids

@@ -168,7 +168,7 @@ def _next_views(tables: Tables, views: Sequence[View]) -> Catalog:
     catalog = tables.catalog
     for view, kept in now:
         needs = needed_indexes(kept, {name: tables.table(name) for name in kept.sources})
-        catalog = catalog.with_view(replace(view, id=catalog.next_id, reads=kept.reads, needs=needs, ready_ts=0))
+        catalog = catalog.with_view(replace(view.numbered(catalog.next_id), reads=kept.reads, needs=needs, ready_ts=0))
     return catalog
 
 

@@ -49,9 +49,11 @@ from ...ltm.cluster.messages import (
 )
 from ...ltm.key_range import RangeMap, process_of
 from ...ltm.machine import Host, Outputs, WhenDurable
+from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import Draw, Timestamps
 from ..timestamps import MS_SHIFT, STEP, TimestampOracle
 from .balancer import BALANCE, Balancer
+from .partial_places import partial_ids, wanted_move
 
 FOLLOWING, TAKING, LEADING = "following", "taking", "leading"
 
@@ -81,6 +83,7 @@ OPENING = "leader: about to open keys"
 PUBLISHED = "leader: map published"
 PROBES = (ELECTED, TERM_BEGUN, LEADS, DROPPING, CLOSING, OPENING, PUBLISHED)
 BALANCING = "leader: about to balance key ranges"
+PLACING = "leader: about to move partial rows of a local view"
 CATALOG_BEGUN = "leader: about to make a catalog pending"
 CATALOG_CLEAN = "leader: about to open a catalog"
 CATALOG_PUBLISHED = "leader: catalog published"
@@ -424,6 +427,8 @@ class Leader:
         if self.state == LEADING and ranges.epoch == self.map.epoch:
             ranges, catalog = self._next_catalog(ranges)
         if self.state == LEADING and ranges.epoch == self.map.epoch:
+            ranges = self._place_partials(ranges, alive)
+        if self.state == LEADING and ranges.epoch == self.map.epoch:
             ranges = self._balance(ranges, alive)
         if ranges.epoch != self.map.epoch:
             self._publish(ranges, commands, catalog)
@@ -505,11 +510,23 @@ class Leader:
                 answers.append((sender, Done(command.number)))
         return ranges
 
+    def _place_partials(self, ranges: RangeMap, alive: list[str]) -> RangeMap:
+        """Of local views. When the catalog is open: writers have nothing to wait for then."""
+        wanted = None if self.catalog.pending else wanted_move(ranges, self._tables(), alive)
+        if wanted is None:
+            return ranges
+        self.host.probe(PLACING)
+        return ranges.begin_move(wanted.start, wanted.stop or None, wanted.target)
+
+    def _tables(self) -> Tables | None:
+        opened = self.catalog.opened
+        return tables_of(opened[-1].data) if opened else None
+
     def _balance(self, ranges: RangeMap, alive: list[str]) -> RangeMap:
         """Only where nothing else is to be done."""
         if self._balancer is None:
             return ranges
-        advice = self._balancer.advise(ranges, alive, self._now_ms)
+        advice = self._balancer.advise(ranges, alive, self._now_ms, partial_ids(self._tables()))
         if advice is None:
             return ranges
         self.host.probe(BALANCING)

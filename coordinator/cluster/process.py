@@ -1,7 +1,8 @@
-"""One process of a cluster: the loop that drives several machines over ZeroMQ, ZooKeeper and a log.
+"""One process of a cluster: the loop that drives several machines over a hub, ZooKeeper and a log.
 
 A turn drains all that has arrived (messages, answers of ZooKeeper and of logs, questions of other threads, timers),
-lets the machines handle it, makes what they want to persist durable with one sync, and sends one batch to each peer.
+lets the machines handle it, sends one batch to each peer, makes what they want to persist durable with one sync, and
+sends what waited for that.
 Nothing leaves that depends on a record before the record is durable.
 
     machines    "ltm-1" (the LTM), "ltm-1.coordinator", "ltm-1.leader": messages between them do not leave the process
@@ -18,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from heapq import heappop, heappush
 from itertools import count
-from threading import Event
+from threading import Event, get_ident
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ...changetables.errors import (
@@ -164,6 +165,20 @@ def wall_clock() -> Clock:
     return lambda: (time.monotonic_ns() + ahead_ns) // 1_000_000
 
 
+class Guest(Protocol):
+    """Somebody who shares the thread of a process: its clients are served there, without a change of threads between
+    their requests and the machines."""
+
+    def attach(self, hub: Hub) -> None:
+        """Called once, by that thread: the hub is to wake it up for the guest, too."""
+
+    def take(self) -> bool:
+        """Handle what has arrived, without waiting; whether there was something."""
+
+    def finish(self) -> bool:
+        """Send what is known by now; whether there was something."""
+
+
 class Process:
     """`run` handles everything in the thread that calls it; `call`, `stop` and `figures` are for other threads."""
 
@@ -213,6 +228,10 @@ class Process:
         self._story: deque[tuple[str, str, object]] = deque(maxlen=STORY_EVENTS)
         self._woken = Event()
         self._stopping = False
+        self._guest: Guest | None = None
+        #: Whether the guest may have more to do.
+        self._guest_busy = False
+        self._thread = 0
         zookeeper.on_more = self._wake
 
     # -- for other threads
@@ -227,9 +246,14 @@ class Process:
         """Soon. A handler of signals may call it, so it touches no lock."""
         self._stopping = True
 
+    def host(self, guest: Guest) -> None:
+        """Before it runs."""
+        self._guest = guest
+
     def _wake(self) -> None:
-        self._woken.set()
-        self._hub.wake()
+        if get_ident() != self._thread:
+            self._woken.set()
+            self._hub.wake()
 
     def _put(self, caller: Hashable, message: object) -> None:
         assert isinstance(caller, _Running)
@@ -286,6 +310,9 @@ class Process:
 
     def run(self) -> None:
         """Until `stop`."""
+        self._thread = get_ident()
+        if self._guest is not None:
+            self._guest.attach(self._hub)
         self.directory.start()
         if self._roles:
             self.directory.want_life()
@@ -318,6 +345,8 @@ class Process:
                 self._handle(running, sender, message)
         for batch in received:
             self._receive(batch)
+        guest = self._guest
+        is_busy = guest is not None and not self._is_full() and guest.take()
         self._take_calls()
         self._fire_timers()
         for _ in range(LOCAL_PER_TURN_MAX):
@@ -325,19 +354,27 @@ class Process:
                 break
             self._deliver(*self._local.popleft())
         self._start_machines()
+        if any(running.is_hurried for running in self._machines.values()):
+            # What need not wait for the log leaves first: others work while it is synced.
+            self._hub.flush()
         self._flush_logs()
         self._to_zookeeper()
+        if guest is not None:
+            self._guest_busy = guest.finish() or is_busy
         self._hub.flush()
         self.counts["turns"] += 1
 
     def _wait(self) -> list[Received]:
-        if any(running.writer is not None and running.writer.is_full for running in self._machines.values()):
+        if self._is_full():
             # What waits for the log is bounded: nobody is heard until some of it is durable.
             self._woken.wait(IDLE_MS / 1000)
             self._woken.clear()
             return []
         self._woken.clear()
-        return self._hub.poll(0 if self._local or self._inbox else self._due_ms())
+        return self._hub.poll(0 if self._local or self._inbox or self._guest_busy else self._due_ms())
+
+    def _is_full(self) -> bool:
+        return any(running.writer is not None and running.writer.is_full for running in self._machines.values())
 
     def _due_ms(self) -> int:
         dues = [self._timers[0][0]] if self._timers else []

@@ -61,6 +61,8 @@ class Requests:
         self._turns = itertools.count()
         #: Of tables, indexes and views.
         self.ids: Sequence[int] = (STEPS_ID,)
+        #: The thread in which the machines run: it must not wait for them.
+        self.machines_thread = 0
 
     # -- timestamps
 
@@ -135,6 +137,8 @@ class Requests:
 
     def ask(self, question: object, kind: type[A], give_up: float) -> A:
         """The answer, which is of that kind; Unavailable at the time `give_up` of the monotonic clock."""
+        if threading.get_ident() == self.machines_thread:
+            raise InternalError(f"{question!r} waits for itself", hint="please report this")
         future = self._asking.ask(self._coordinator, question)
         try:
             answer = future.result(max(give_up - time.monotonic(), 0))

@@ -4,6 +4,9 @@ What a transaction over several LTMs costs is mostly its messages and records, a
 rows can be run as one (rule T2). So those that come while a few waves are under way wait until one of them has ended,
 and go together. Whoever comes alone does not wait. A wave that takes long, because of a conflict or because an LTM is
 gone, is not waited for any longer: others may have nothing to do with it.
+
+When a wave has ended, its clients come back within a moment. If it is not waited for, the others go without them, and
+from then on there are two waves of half the size, in turns, each of which costs as much as a whole one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ WAVES_MAX = 2
 WAVES_MAX_LOCAL = 1
 #: So long a wave is waited for: several times what one takes when all goes well, also on a busy machine.
 WAVE_MS_MAX = 50
+#: So long those are waited for who were there before.
+GATHER_MS = 2
 #: Transactions in one wave.
 WAVE_SUBMITS_MAX = 256
 
@@ -40,6 +45,9 @@ class Waves:
         self._held: deque[Submit] = deque()
         self._waves: deque[_Wave] = deque()
         self._wave_of: dict[TxId, _Wave] = {}
+        #: How many were there at a time since the last wave began, and when one last ended.
+        self._present = 0
+        self._ended_ms = 0
 
     def __len__(self) -> int:
         """Transactions that wait."""
@@ -47,6 +55,7 @@ class Waves:
 
     def add(self, submit: Submit) -> None:
         self._held.append(submit)
+        self._present = max(self._present, len(self._held) + len(self._wave_of))
 
     def answered(self, tx_id: TxId) -> None:
         wave = self._wave_of.pop(tx_id, None)
@@ -58,25 +67,36 @@ class Waves:
         if not self._held:
             return ()
         self._forget(now_ms)
-        if len(self._waves) >= self._waves_max:
+        if len(self._waves) >= self._waves_max or (self._is_gathering and now_ms < self._ended_ms + GATHER_MS):
             return ()
         submits = tuple([self._held.popleft() for _ in range(min(len(self._held), WAVE_SUBMITS_MAX))])
         wave = _Wave(now_ms, len(submits))
         self._waves.append(wave)
         for submit in submits:
             self._wave_of[submit.tx_id] = wave
+        self._present = len(self._wave_of)
         return submits
 
     @property
     def due_ms(self) -> int:
         """When to look again at the latest, if something waits; 0: at once."""
-        if len(self._waves) < self._waves_max or not all(wave.left for wave in self._waves):
+        if not all(wave.left for wave in self._waves):
             return 0
+        if len(self._waves) < self._waves_max:
+            return self._ended_ms + GATHER_MS if self._is_gathering else 0
         return self._waves[0].begun_ms + WAVE_MS_MAX
+
+    @property
+    def _is_gathering(self) -> bool:
+        """Whether many of those who were there and are answered are not back yet."""
+        return 3 * len(self._held) < 2 * (self._present - len(self._wave_of))
 
     def _forget(self, now_ms: int) -> None:
         """Waves that have ended, or take long."""
         for wave in [wave for wave in self._waves if not wave.left or now_ms >= wave.begun_ms + WAVE_MS_MAX]:
             self._waves.remove(wave)
-            if wave.left:
+            if not wave.left:
+                self._ended_ms = now_ms
+            else:
+                self._present -= wave.left
                 self._wave_of = {tx_id: other for tx_id, other in self._wave_of.items() if other is not wave}

@@ -1,6 +1,8 @@
 """One attempt at a transaction over several LTMs, seen from the coordinator: what to ask next, and what to decide.
 
-ASKING      old rows and look-ups, until nothing more is wanted
+ASKING      old rows and look-ups, until nothing more is wanted. New rows have no old ones: if a transaction only
+            inserts, the first thing that is asked for is what they are joined with, and that there was no row is found
+            out with the vote
 VOTING      every participant has its part; from here on only the participants decide
 DECIDED     all voted yes: committed at the highest min_ts; one refused for good: aborted
 """
@@ -17,9 +19,11 @@ from ...ltm.tables import IndexEntries, TableRows, Tables
 from ...ltm.two_phase.holds import CONTRIBUTION, WRITE
 from ...ltm.two_phase.messages import Ask, Attempt, FoundRows, KeyRange, NewRow, Prepare, Refresh, Told, TxId
 from ...ltm.two_phase.pages import rest_of
-from ..transaction import Request, Transaction
+from ..transaction import ABSENT, Request, Transaction
 from .look_ups import Asking, Found, Wanted, look_up
 from .messages import Submit
+from .partials import placed
+from .remembered import Remembered
 
 ASKING, VOTING, DECIDED = "asking", "voting", "decided"
 
@@ -42,10 +46,14 @@ class AttemptAt:
     """One attempt. Everything that raises an `Error` of the change tables ends it: the transaction cannot be done."""
 
     __slots__ = (
+        "_absent",
         "_asking",
         "_careful",
         "_map",
+        "_memory",
         "_number",
+        "_recalled",
+        "_recalls",
         "_route",
         "_tables",
         "asked",
@@ -57,6 +65,7 @@ class AttemptAt:
         "members",
         "prepared",
         "priority",
+        "relied",
         "resent",
         "settled",
         "start",
@@ -78,12 +87,24 @@ class AttemptAt:
         now_ms: int,
         members: tuple[TxId, ...] = (),
         careful: bool = False,
+        memory: Remembered | None = None,
+        recalls: bool = False,
     ) -> None:
         """`members` are the other transactions that are run as one with it: their rows are in `submit`. `careful`: all
-        is held before votes are asked for; an earlier attempt would have had to wait with its vote (rule H4)."""
+        is held before votes are asked for; an earlier attempt would have had to wait with its vote (rule H4), or found
+        a row that is there already. What is told is put into `memory`; with `recalls`, what is there need not be asked
+        for."""
         self.submit = submit
         self.members = members
         self._careful = careful
+        self._memory = memory
+        #: Rows that were not asked for: by key, the timestamp of the version and the row. It stays the same for the
+        #: whole attempt, whatever is learned meanwhile: the vote is about one version of each.
+        self.relied: dict[bytes, tuple[int, Row]] = {}
+        #: Of what is looked up now, what is remembered: the rows, and the places of those that are asked for. None: all
+        #: is asked for.
+        self._recalled: list[tuple[list[Row | None], list[int]] | None] = []
+        self._recalls = recalls and not careful and bool(memory)
         self.start = start
         self.attempt: Attempt = (submit.tx_id, start)
         self.priority = priority
@@ -98,6 +119,8 @@ class AttemptAt:
         for name, intents in submit.writes:
             request.writes[name] = dict(intents)
         self.transaction = Transaction(request, tables, shows=True)
+        #: Whether it was taken for granted that there are no old rows: the participants see to it when they vote.
+        self._absent = False
         self._number = 0
         #: Questions that are not answered yet, and every participant that was asked, with its incarnation.
         self.waiting: dict[str, Ask] = {}
@@ -113,7 +136,13 @@ class AttemptAt:
     # -- asking
 
     def begin(self) -> list[tuple[str, Ask]]:
-        """The old rows of everything that is written, and whether what was read at the snapshot still holds."""
+        """The old rows of everything that is written, and whether what was read at the snapshot still holds; of new
+        rows, what they are joined with. Nothing to ask: `prepare`."""
+        if self._only_inserts():
+            asks = self._begin_without_old_rows()
+            if asks is not None:
+                return asks
+        self._recalls = False
         keys = [key for _, intents in self.submit.writes for key, _ in intents]
         self._route = route = _Route([Wanted(keys, write=True)])
         seen: dict[str, tuple[list[bytes], list[KeyRange]]] = {}
@@ -123,6 +152,40 @@ class AttemptAt:
             for log, start, stop in self._map.owners(each[0], each[1]):
                 seen.setdefault(log, ([], []))[1].append((start, stop, each[2], each[3]))
         return self._send(route, seen)
+
+    def _only_inserts(self) -> bool:
+        """Whether old rows, which there must not be, are all that the first questions would be about."""
+        submit, tables = self.submit, self._tables.by_name
+        if self._careful or submit.snapshot or not submit.writes:
+            return False
+        for name, intents in submit.writes:
+            table = tables[name]
+            if table.check is not None or table.table.uniques:
+                return False
+            for _, (expect, row, changes, touch) in intents:
+                if expect != ABSENT or row is None or changes is not None or not touch:
+                    return False
+        return True
+
+    def _begin_without_old_rows(self) -> list[tuple[str, Ask]] | None:
+        """None: something is wrong with the transaction. What, it is told when the old rows are known."""
+        request = self.transaction.request
+        request.inserts_only = True
+        try:
+            self.transaction.old_rows({name: [None] * len(intents) for name, intents in request.writes.items()})
+            asks = self._look_up_more(None)
+        except Exception:  # whatever it is: it happens again then, and is told as what it is
+            request.inserts_only = False
+            self._begin_anew(request)
+            return None
+        self._absent = True
+        return asks
+
+    def _begin_anew(self, request: Request) -> None:
+        """Without what is remembered."""
+        self._recalls = False
+        self.transaction, self._asking = Transaction(request, self._tables, shows=True), None
+        self.relied.clear()
 
     def told(self, log: str, told: Told) -> list[tuple[str, Ask]] | None:
         """An answer; returns what to ask next, None if others are still to answer. Nothing to ask: `prepare`."""
@@ -138,6 +201,7 @@ class AttemptAt:
             route.found[want][0][number] = row
         for (want, number), rows in zip(ranges, told.ranges, strict=False):
             route.found[want][1][number].append(rows)
+        self._remember(route, log, ask, told)
         if len(told.rows) < len(keys) or len(told.ranges) < len(ranges) or told.more:
             return [(log, self._ask_for_rest(log, ask, told))]
         if self.waiting:
@@ -147,6 +211,57 @@ class AttemptAt:
             self._careful = False
             return self._hold_all()
         return asks
+
+    def _remember(self, route: _Route, log: str, ask: Ask, told: Told) -> None:
+        memory = self._memory
+        if memory is None or not told.versions:
+            return
+        writes = len(ask.writes)
+        places = route.places[log][0][writes:]
+        for (want, _), key, row, ts in zip(places, ask.keys, told.rows[writes:], told.versions, strict=False):
+            if row is not None and route.wanted[want].rows:
+                memory.learn(key, ts, row)
+
+    def _recall(self, wanted: list[Wanted]) -> list[Wanted]:
+        """Find what is remembered; returns what has to be asked for."""
+        memory, relied = self._memory, self.relied
+        assert memory is not None
+        asked: list[Wanted] = []
+        self._recalled = []
+        for each in wanted:
+            if each.ranges or not each.rows:
+                self._recalled.append(None)
+                asked.append(each)
+                continue
+            rows: list[Row | None] = []
+            missing: list[int] = []
+            for place, key in enumerate(each.keys):
+                known = relied.get(key) or memory.find(key)
+                if known is None:
+                    missing.append(place)
+                    rows.append(None)
+                else:
+                    relied[key] = known
+                    rows.append(known[1])
+            self._recalled.append((rows, missing))
+            if missing:
+                asked.append(each._replace(keys=[each.keys[place] for place in missing]))
+        return asked
+
+    def _with_recalled(self, found: list[Found]) -> list[Found]:
+        """What was asked for, in its places among what is remembered."""
+        told = iter(found)
+        whole: list[Found] = []
+        for each in self._recalled:
+            if each is None:
+                whole.append(next(told))
+                continue
+            rows, missing = each
+            if missing:
+                for place, row in zip(missing, next(told).rows, strict=True):
+                    rows[place] = row
+            whole.append(Found(rows))
+        return whole
 
     def _ask_for_rest(self, log: str, ask: Ask, told: Told) -> Ask:
         """The answer was a page. What is held and has been checked stays so."""
@@ -177,9 +292,9 @@ class AttemptAt:
     def _hold_all(self) -> list[tuple[str, Ask]]:
         """Ask for every hold that the votes will need."""
         holds: dict[str, list[tuple[bytes, int]]] = {}
-        for key, _ in self._cells():
+        for key, _ in chain(self._rows(), self._entries()):
             holds.setdefault(self._map.owner(key), []).append((key, WRITE))
-        for key in self._refreshed():
+        for _, key, _, _ in self._refreshes():
             holds.setdefault(self._map.owner(key), []).append((key, CONTRIBUTION))
         self._route = route = _Route([])
         sent = []
@@ -193,13 +308,6 @@ class AttemptAt:
             sent.append((log, ask))
         return sent
 
-    def _refreshed(self) -> Iterable[bytes]:
-        for _, contributions in self.transaction.contributions:
-            for contribution in contributions:
-                yield contribution.key
-        for refresh in self.submit.refreshes:
-            yield refresh[1]
-
     def _go_on(self, route: _Route) -> list[tuple[str, Ask]]:
         transaction = self.transaction
         if self._asking is None:
@@ -210,15 +318,21 @@ class AttemptAt:
                     for name, intents in transaction.request.writes.items()
                 }
             )
-            found = None
-        else:
-            found = [
-                Found(rows, [_joined(parts, wanted[2:]) for parts, wanted in zip(some, each.ranges, strict=True)])
-                for (rows, some), each in zip(route.found, route.wanted, strict=True)
-            ]
+            return self._look_up_more(None)
+        found = [
+            Found(rows, [_joined(parts, wanted[2:]) for parts, wanted in zip(some, each.ranges, strict=True)])
+            for (rows, some), each in zip(route.found, route.wanted, strict=True)
+        ]
+        return self._look_up_more(self._with_recalled(found) if self._recalls else found)
+
+    def _look_up_more(self, found: list[Found] | None) -> list[tuple[str, Ask]]:
+        """`found` is what was asked for last; None: nothing was."""
+        transaction = self.transaction
         while True:
             if found is None:
                 if not transaction.wanted:
+                    if self._tables.has_partials and transaction.contributions:
+                        self._place()
                     return []
                 own = transaction.own_rows() if any(each.state for each in transaction.wanted) else {}
                 self._asking = look_up(self._tables, transaction.wanted, own)
@@ -229,12 +343,22 @@ class AttemptAt:
                 transaction.looked_up(finished.value)
                 found = None
                 continue
+            if self._recalls:
+                wanted = self._recall(wanted)
             self._route = _Route(wanted)
             asks = self._send(self._route, {})
             if asks:
                 return asks
-            # Nothing of what was wanted is anywhere: the answer is known.
+            # All of it is remembered, or nothing of it is anywhere: the answer is known.
             found = [Found((), ()) for _ in wanted]
+            if self._recalls:
+                found = self._with_recalled(found)
+
+    def _place(self) -> None:
+        """Contributions to local views go to who takes part anyway: first to those who own rows that are written."""
+        owner, transaction = self._map.owner, self.transaction
+        logs = dict.fromkeys(chain((owner(key) for key, _ in self._rows()), self.asked, map(owner, self.relied)))
+        transaction.contributions = placed(transaction.contributions, self._tables, logs, owner)
 
     def _send(self, route: _Route, seen: dict[str, tuple[list[bytes], list[KeyRange]]]) -> list[tuple[str, Ask]]:
         owner = self._map.owner
@@ -289,17 +413,14 @@ class AttemptAt:
 
     def prepare(self) -> list[tuple[str, Prepare]]:
         """Nothing more to ask. The part of every participant: also of those that only answered look-ups (rule V3)."""
-        owner = self._map.owner
-        writes: dict[str, list[NewRow]] = {}
-        refreshes: dict[str, list[Refresh]] = {}
-        for key, row in self._cells():
-            writes.setdefault(owner(key), []).append((key, row))
-        for view_id, contributions in self.transaction.contributions:
-            for key, key_values, delta in contributions:
-                refreshes.setdefault(owner(key), []).append((view_id, key, key_values, delta))
-        for refresh in self.submit.refreshes:
-            refreshes.setdefault(owner(refresh[1]), []).append(refresh)
-        logs = self._list(writes, refreshes)
+        by_owner = self._map.by_owner
+        writes = by_owner(self._rows())
+        absent = {log: len(rows) for log, rows in writes.items()} if self._absent else {}
+        for log, entries in by_owner(self._entries()).items():
+            writes.setdefault(log, []).extend(entries)
+        refreshes = by_owner(self._refreshes(), key_of=1)
+        relied = by_owner([(key, ts) for key, (ts, _) in self.relied.items()])
+        logs = self._list(writes, refreshes, relied)
         version = self._tables.catalog.version
         self.state = VOTING
         for log in logs:
@@ -314,6 +435,8 @@ class AttemptAt:
                 tuple(refreshes.get(log, ())),
                 self.submit.at,
                 self.members,
+                absent.get(log, 0),
+                tuple(relied.get(log, ())),
             )
         return list(self.prepared.items())
 
@@ -321,13 +444,21 @@ class AttemptAt:
         """All participants: whoever was asked for anything, and whoever gets something (rule V3)."""
         return tuple(dict.fromkeys(chain(self.asked, *parts)))
 
-    def _cells(self) -> Iterable[NewRow]:
-        """Every cell that is written: rows and the entries of their indexes."""
-        for table_id, writes in self.transaction.writes:
-            table = self._tables.by_id[table_id]
+    def _rows(self) -> Iterable[NewRow]:
+        for _, writes in self.transaction.writes:
             for key, _, new in writes:
                 yield key, new
-            for entries in table.indexes:
+
+    def _refreshes(self) -> Iterable[Refresh]:
+        for view_id, contributions in self.transaction.contributions:
+            for key, key_values, delta in contributions:
+                yield view_id, key, key_values, delta
+        yield from self.submit.refreshes
+
+    def _entries(self) -> Iterable[NewRow]:
+        """Every other cell that is written: the entries of indexes."""
+        for table_id, writes in self.transaction.writes:
+            for entries in self._tables.by_id[table_id].indexes:
                 yield from entries_of(entries, writes)
         for name, shown in self.transaction.shown.items():
             for entries in self._tables.views[name].indexes:

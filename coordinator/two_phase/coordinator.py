@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from ...changetables import errors
 from ...changetables.errors import Error, TransactionConflict
 from ...changetables.types import Row
 from ...ltm.cluster.messages import OLD_CATALOG, PENDING_CATALOG
@@ -25,6 +26,7 @@ from ...ltm.two_phase.messages import (
     COMMITTED,
     FOREVER,
     Answer,
+    Ask,
     Attempt,
     Decide,
     Draw,
@@ -44,11 +46,12 @@ from ...ltm.two_phase.messages import (
     Vote,
 )
 from ...ltm.two_phase.pages import PAGE_BYTES_MAX, rest_of, row_bytes
-from ...ltm.two_phase.participant import CHANGED, ENDED, WOULD_WAIT
+from ...ltm.two_phase.participant import CHANGED, ENDED, EXISTS, OUTDATED, WOULD_WAIT
 from ..timestamps import STEP
 from ..transaction import Request, check_table
 from .attempt import ASKING, VOTING, AttemptAt
 from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit, Submits, together
+from .remembered import Remembered
 
 #: Messages that are not answered are sent again after this long.
 RESEND_MS = 150
@@ -91,6 +94,7 @@ class _Work:
     """One transaction, over all its attempts."""
 
     __slots__ = (
+        "asks_all",
         "attempts",
         "began_ms",
         "careful",
@@ -119,7 +123,9 @@ class _Work:
         self.resolve = 0
         #: What to answer when no attempt can be committed any more.
         self.outcome: Outcome | None = None
-        #: Whether all has to be held before votes are asked for.
+        #: Whether nothing that is remembered may be relied on: it was, and was outdated, or made it fail.
+        self.asks_all = False
+        #: Whether all has to be looked at and held before votes are asked for.
         self.careful = False
 
     @property
@@ -214,6 +220,7 @@ class Coordinator:
         self._works: dict[Attempt, list[_Work]] = {}
         #: Decided attempts whose participants do not all have the decision yet.
         self._settling: dict[TxId, AttemptAt] = {}
+        self.memory = Remembered()
         #: By log: attempts whose decisions all have, and it was not told yet.
         self._forgotten: dict[str, list[Attempt]] = {}
         self._outcomes: dict[TxId, Outcome] = {}
@@ -333,6 +340,10 @@ class Coordinator:
 
     def _submit(self, client: str, submit: Submit) -> None:
         tx_id = submit.tx_id
+        if not submit.writes_something:
+            error = ("ProgrammingError", "a transaction that writes nothing", "read at a snapshot instead")
+            self._send.append((client, Outcome(tx_id, FAILED, 0, error)))
+            return
         known = self._outcomes.get(tx_id)
         work = self.work.get(tx_id)
         if known is not None:
@@ -401,16 +412,25 @@ class Coordinator:
         priority = work.priority or start
         members = tuple([other.submit.tx_id for other in others])
         attempt = AttemptAt(
-            submit, start, priority, epoch, self.tables, self.ranges, self._now_ms, members, work.careful
+            submit,
+            start,
+            priority,
+            epoch,
+            self.tables,
+            self.ranges,
+            self._now_ms,
+            members,
+            work.careful,
+            self.memory,
+            not work.asks_all,
         )
         self._works[attempt.attempt] = works
         for each in works:
             each.start, each.priority = start, priority
             each.attempts += 1
             each.current = attempt
-        for log, ask in attempt.begin():
-            self._to_log(log, ask)
         self._asked.add((work.submit.tx_id, start), self._now_ms)
+        self._go_on(work, attempt, attempt.begin())
 
     def _as_now(self, submit: Submit) -> Submit:
         """With rows as the tables are now. It raises if one of them is gone, or has become another one."""
@@ -459,21 +479,35 @@ class Coordinator:
             return
         try:
             asks = attempt.told(log, told)
-            if asks == [] and self.on_prepare is not None:
+        except Error as error:
+            self._failed(attempt, error)
+            return
+        if asks is not None:
+            self._go_on(work, attempt, asks)
+
+    def _go_on(self, work: _Work, attempt: AttemptAt, asks: list[tuple[str, Ask]]) -> None:
+        """Ask; if there is nothing to ask, for the votes."""
+        for log, ask in asks:
+            self._to_log(log, ask)
+        if asks:
+            return
+        try:
+            if self.on_prepare is not None:
                 self.on_prepare(attempt)
         except Error as error:
             self._failed(attempt, error)
             return
-        if asks is None:
-            return
-        for log, ask in asks:
-            self._to_log(log, ask)
-        if not asks:
-            self._prepare(work, attempt)
+        self._prepare(work, attempt)
 
     def _failed(self, attempt: AttemptAt, error: Error) -> None:
         """It cannot be done."""
         works = self._abort(attempt)
+        if attempt.relied:
+            # Perhaps it can, with rows as they are now.
+            self._relied_wrongly(attempt, works)
+            for each in works:
+                self._draw(each)
+            return
         if len(works) > 1:
             # One of them cannot be done: each is tried alone.
             for each in works:
@@ -516,7 +550,7 @@ class Coordinator:
 
     def _try_again(self, work: _Work, reason: str) -> None:
         tx_id = work.submit.tx_id
-        work.careful = work.careful or reason == WOULD_WAIT
+        work.careful = work.careful or reason in (WOULD_WAIT, EXISTS)
         if reason == CHANGED:
             self._close(work, Outcome(tx_id, CONFLICT, 0, ("TransactionConflict", reason, RUN_AGAIN)))
         elif reason == ENDED:
@@ -530,6 +564,8 @@ class Coordinator:
         elif work.attempts >= ATTEMPTS_MAX:
             error = ("TransactionConflict", f"refused again and again: {reason}", RUN_AGAIN)
             self._close(work, Outcome(tx_id, CONFLICT, 0, error))
+        elif reason == OUTDATED:
+            self._draw(work)  # nobody is in its way
         else:
             pause_ms = min(BACKOFF_MS_MAX, BACKOFF_MS << min(work.attempts, 6))
             # Not all at once: the number spreads them without chance.
@@ -553,6 +589,9 @@ class Coordinator:
         if commit_ts:
             if self.on_commit is not None:
                 self.on_commit(attempt, commit_ts)
+            # Whoever relied on what it changed would be refused.
+            for _, writes in attempt.transaction.writes:
+                self.memory.forget([key for key, old, _ in writes if old is not None])
             for each in works:
                 self._end(each, Outcome(each.submit.tx_id, COMMITTED, commit_ts))
             self.host.probe(ANSWERED)
@@ -564,8 +603,15 @@ class Coordinator:
                 attempt.resent = 0
                 self._decisions.add(attempt.attempt, self._now_ms)
         if not commit_ts:
+            if reason == OUTDATED:
+                self._relied_wrongly(attempt, works)
             for each in works:
                 self._try_again(each, reason)
+
+    def _relied_wrongly(self, attempt: AttemptAt, works: list[_Work]) -> None:
+        self.memory.forget(attempt.relied)
+        for work in works:
+            work.asks_all = True
 
     def _end(self, work: _Work, outcome: Outcome) -> None:
         self.work.pop(work.submit.tx_id, None)
@@ -758,7 +804,9 @@ class Coordinator:
 
 def _outcome_of(work: _Work, error: Error) -> Outcome:
     state = CONFLICT if isinstance(error, TransactionConflict) else FAILED
-    return Outcome(work.submit.tx_id, state, 0, (type(error).__name__, error.message, error.hint))
+    # By the name that everybody knows it by: damage is an OperationalError to those who are told of it.
+    name = next(kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    return Outcome(work.submit.tx_id, state, 0, (name, error.message, error.hint))
 
 
 def _first_rows(

@@ -18,11 +18,13 @@ from ...ltm.two_phase.messages import FoundRows, KeyRange
 
 
 class Wanted(NamedTuple):
-    """`write`: the keys will be contributed to, so they are held as if they were written."""
+    """`write`: the keys will be contributed to, so they are held as if they were written. `rows`: they are those of
+    rows of tables."""
 
     keys: Sequence[bytes]
     ranges: Sequence[KeyRange] = ()
     write: bool = False
+    rows: bool = False
 
 
 class Found(NamedTuple):
@@ -99,7 +101,7 @@ def _by_key(
     theirs = [key for key in keys if key not in mine] if mine else keys
     shown: dict[bytes, Row | None] = dict(mine)
     if theirs:
-        (found,) = yield [Wanted(theirs)]
+        (found,) = yield [Wanted(theirs, rows=isinstance(rows, TableRows))]
         if isinstance(rows, TableRows):
             whole = (None if row is None else rows.whole(row) for row in found.rows)
             shown.update(zip(theirs, whole, strict=True))

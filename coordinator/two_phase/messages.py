@@ -35,6 +35,11 @@ class Submit(NamedTuple):
     cells: tuple[NewRow, ...] = ()
 
     @property
+    def writes_something(self) -> bool:
+        """Every table that is named has something to write."""
+        return all(intents for _, intents in self.writes) and bool(self.writes or self.refreshes or self.cells)
+
+    @property
     def first_key(self) -> bytes:
         """Its owner is on every list."""
         if self.writes:

@@ -128,6 +128,8 @@ class History:
 
     def heard(self, commit_ts: int, at: int, writes: Iterable[LoggedWrite], refreshes: Iterable[Refresh]) -> None:
         readers = self._readers
+        if not readers:
+            return
         for write in writes:
             source_id = int.from_bytes(write[0][:PREFIX_BYTES], "big")
             if source_id in readers:

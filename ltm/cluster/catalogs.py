@@ -225,7 +225,8 @@ class Catalogs:
             return frozenset()
         views = tables_of(self.stored.entries[-1].data).views_by_id
         late = [rows.view for rows in views.values() if not rows.view.ready_ts or rows.view.deferred]
-        ids = [view.id for view in late] + [index.id for view in late if view.deferred for index in view.indexes]
+        ids = [number for view in late for number in (view.id, *view.partials)]
+        ids += [index.id for view in late if view.deferred for index in view.indexes]
         return frozenset(each.to_bytes(TABLE_PREFIX_BYTES, "big") for each in ids)
 
     def tables_at(self, ts: int) -> Tables | None:

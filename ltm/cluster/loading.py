@@ -47,7 +47,11 @@ def needs_of(message: object) -> Needs | None:
             keys = (*message.writes, *message.keys, *message.seen, *(key for key, _ in message.holds))
             return Needs(keys, (*message.ranges, *message.seen_ranges), NEWEST)
         case Prepare():
-            keys = (*(key for key, _ in message.writes), *(refresh[1] for refresh in message.refreshes))
+            keys = (
+                *(key for key, _ in message.writes),
+                *(key for key, _ in message.relied),
+                *(refresh[1] for refresh in message.refreshes),
+            )
             return Needs(keys, (), NEWEST)
         case Read(stored=False):
             return Needs(message.keys, message.ranges, message.at, message.bytes_max)

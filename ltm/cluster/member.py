@@ -835,7 +835,7 @@ class Member:
         if not isinstance(message, Resolve | ReadChanges):
             self.load.note(message)
         if isinstance(message, Resolve):
-            if not self.map.serves_key(hosted.log, message.key):
+            if not self.map.serves_keys(hosted.log, (message.key,)):
                 self._send.append((sender, NotHere(hosted.log, self.map.epoch)))
                 return False
             return True
@@ -874,7 +874,9 @@ class Member:
             keys = (*message.writes, *message.keys, *message.seen)
             ranges = (*message.ranges, *message.seen_ranges)
         elif isinstance(message, Prepare):
-            keys = [*(key for key, _ in message.writes), *(refresh[1] for refresh in message.refreshes)]
+            keys = [key for key, _ in message.writes]
+            keys += [key for key, _ in message.relied]
+            keys += [refresh[1] for refresh in message.refreshes]
         else:
             keys, ranges = message.keys, message.ranges
         return "" if self._serves(hosted.log, keys, ranges) else MOVED
@@ -887,9 +889,7 @@ class Member:
 
     def _serves(self, log: str, keys: Iterable[bytes], ranges: tuple[KeyRange, ...]) -> bool:
         ranges_map = self.map
-        return all(ranges_map.serves_key(log, key) for key in keys) and all(
-            ranges_map.serves(log, each[0], each[1]) for each in ranges
-        )
+        return ranges_map.serves_keys(log, keys) and all(ranges_map.serves(log, each[0], each[1]) for each in ranges)
 
     def _refuse(
         self,

@@ -88,12 +88,15 @@ class Pages:
             return
         for key in self._keys:
             base = cells.touched.get(key)
-            if base is not None:
-                newest = max((ts for ts, _ in _final_versions(cells.chains[key], base, self._to.of(key))), default=base)
-                if newest == cells.chains[key][0]:
-                    del cells.touched[key]
-                else:
-                    cells.touched[key] = newest
+            if base is None:
+                continue
+            newest, to = cells.chains[key][0], self._to.of(key)
+            if newest > to:  # something came meanwhile
+                written = max((ts for ts, _ in _final_versions(cells.chains[key], base, to)), default=base)
+                if written < newest:
+                    cells.touched[key] = written
+                    continue
+            del cells.touched[key]
 
 
 def _final_versions(version: Version | None, above: int, to: int) -> Iterator[tuple[int, Row | None]]:

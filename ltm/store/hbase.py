@@ -7,7 +7,7 @@
         v:deleted   1 if this version says that the row was deleted, else 0
         v:r         the exact value: kind (1) | crc32 (4) | packed row. Kind 0 is a tombstone, 1 a value, 2 a long
                     value, whose parts are in v:p0000, v:p0001, ...
-    <namespace>:viewtide.cells      the same for everything else (indexes, hidden views), without a:
+    <namespace>:viewtide.cells      the same for everything else (indexes, hidden and local views), without a:
     <namespace>:viewtide.store      what follows; family f
         <owner> 0 c                 the last write: f:s sequence, f:d its first part, f:m<name> the meta entries,
                                     f:a the sequence of the last write that was carried out
@@ -44,6 +44,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from itertools import islice
 from struct import Struct
@@ -82,6 +83,10 @@ STAGE_BYTES = 1 << 20
 GET_ROWS = 1_000
 #: Cells, notes or removed versions between two calls of `between` and in one call of HBase.
 CELLS_PER_CALL = 2_000
+#: Cells that are put in their places in one call, and calls under way: neither this side nor HBase waits for the other
+#: for long.
+PUT_CELLS = 500
+PUTS_AT_ONCE = 3
 #: `stat` counts no further: it reads what it counts.
 STAT_CELLS_MAX = 1_000_000
 #: How long the commit of a write whose answer was lost is looked for.
@@ -158,6 +163,7 @@ class HbaseStore(HbaseCells):
         self._described: dict[int, Described] = {}
         self._gate = _Gate()
         self._unfinished: _Content | None = None
+        self._putting: ThreadPoolExecutor | None = None
         create_store_tables(client, namespace)
         self._load_routes()
         self._state, self._meta = self._take_over()
@@ -293,6 +299,8 @@ class HbaseStore(HbaseCells):
 
     def close(self) -> None:
         self._closed = True
+        if self._putting is not None:
+            self._putting.shutdown(wait=False)
 
     # Where things are
 
@@ -403,10 +411,9 @@ class HbaseStore(HbaseCells):
         by_table: dict[bytes, list[tuple[bytes, int]]] = {}
         for key, commit_ts in content.cells:
             by_table.setdefault(self._table_of(key), []).append((key, commit_ts))
-        for table, versions in by_table.items():
-            for some in _split(versions, CELLS_PER_CALL):
-                self.may_write()
-                self._client.put(table, [self._encode(*each, content.cells[each]) for each in some])
+        self._put_cells(
+            [(table, some) for table, versions in by_table.items() for some in _split(versions, PUT_CELLS)], content
+        )
         for notes in _split(content.notes, CELLS_PER_CALL):
             self._client.put(self._store_table, [self._note_row(note, state.sequence) for note in notes])
         for gone in _split(content.removed, CELLS_PER_CALL):
@@ -414,7 +421,27 @@ class HbaseStore(HbaseCells):
             self._remove(gone)
         done = Value(F, _APPLIED, state.sequence, _sealed(_u64.pack(state.sequence)))
         self._client.put(self._store_table, [RowOf(self._commit_key(), [done])])
-        self._forget_parts(state.attempt)
+        if state.parts > 1:  # the first one is in the row that makes the write count
+            self._forget_parts(state.attempt)
+
+    def _put_cells(self, calls: Sequence[tuple[bytes, Sequence[tuple[bytes, int]]]], content: _Content) -> None:
+        """Several calls at a time: while HBase is busy with one the next is made. All have ended when this returns."""
+
+        def put(call: tuple[bytes, Sequence[tuple[bytes, int]]]) -> None:
+            table, versions = call
+            self.may_write()
+            self._client.put(table, [self._encode(*each, content.cells[each]) for each in versions])
+
+        if len(calls) <= 1:
+            for call in calls:
+                put(call)
+            return
+        if self._putting is None:
+            self._putting = ThreadPoolExecutor(PUTS_AT_ONCE, "store puts")
+        done = [self._putting.submit(put, call) for call in calls]
+        wait(done)
+        for each in done:
+            each.result()
 
     def _note_row(self, note: _Note, sequence: int) -> RowOf:
         superseding, key, superseded = note

@@ -29,6 +29,7 @@ ROUTES = b"\0routes"
 IDENTITY = b"\0identity"
 TOMBSTONE, VALUE, LONG = range(3)
 HEAD = Struct(">BI")
+_EXACT_VALUES = b"QualifierFilter(=, 'binary:%b')" % R
 
 _TABLE_ID_BYTES = 4
 _HEAD_BYTES = HEAD.size
@@ -95,6 +96,11 @@ class HbaseCells:
     def _range(self, start: bytes, stop: bytes, at: int) -> ScanOf:
         return ScanOf(self._prefix + start, self._prefix + stop, last_ts=min(at, TIMESTAMP_MAX), columns=[(V, R)])
 
+    def _values_in(self, start: bytes, stop: bytes, at: int) -> ScanOf:
+        """The same for many rows: HBase seeks each time for a column that it is asked for, which takes it three times
+        as long as to step over the others."""
+        return self._range(start, stop, at)._replace(columns=[(V, None)], filter=_EXACT_VALUES)
+
     def _highest(self, table: bytes, start: bytes, stop: bytes) -> bytes | None:
         """Backwards, HBase takes the upper bound in and leaves the lower one out: that is looked at by itself."""
         upper, lower = self._prefix + stop, self._prefix + start
@@ -112,7 +118,7 @@ class HbaseCells:
 
     def _scan(self, start: bytes, stop: bytes, at: int, page_rows: int) -> Iterator[Cell]:
         for table, first, end in self._pieces(start, stop):
-            for row in self._client.scan(table, self._range(first, end, at), page_rows):
+            for row in self._client.scan(table, self._values_in(first, end, at), page_rows):
                 yield self._decode(table, row)
 
     def _decode(self, table: bytes, row: RowOf) -> Cell:
@@ -160,7 +166,7 @@ class HbaseSnapshot(HbaseCells):
     def values(self, start: bytes, stop: bytes, at: int, limit: int) -> tuple[list[bytes], bytes | None]:
         """Of a range in one table: as `BulkStore.values` has it. Pages are as large as an answer should be."""
         table, rows = self._table_of(start), self._page_rows
-        page = self._client.page_of_column(table, self._range(start, stop, at), rows)
+        page = self._client.page_of_column(table, self._values_in(start, stop, at), rows)
         found: list[bytes] = []
         size = 0
         for row, commit_ts, stored in page:

@@ -70,7 +70,8 @@ def described_tables(catalog: bytes) -> dict[int, Described]:
         columns = _columns(rows.table)
         found[rows.table.id] = Described(hbase_name(name), _attributes(rows.versions.decode, _as_it_is, columns))
     for name, view in tables.views.items():
-        if not view.view.hidden:
+        # Partial rows say nothing about the view to those who do not add them up.
+        if not view.view.hidden and not view.partials:
             found[view.view.id] = Described(hbase_name(name), _view_attributes(view))
     return found
 
@@ -82,6 +83,8 @@ def hbase_name(name: str) -> str:
 
 
 def to_text(value: SqlValue, kind: str) -> bytes:
+    if type(value) is int:  # as most are
+        return b"%d" % value
     if value is None:
         return NULL
     if isinstance(value, bytes):
@@ -123,8 +126,9 @@ def _attributes(decode: Callable[[bytes], Row], show: _Show, columns: Sequence[_
             return []  # A division by zero, say, in what the view shows. Its readers are told; here it has no columns.
         if row is None:
             return None
-        texts = ((column.name, to_text(row[column.place], column.kind)) for column in columns)
-        return [(name, text) for name, text in texts if len(text) <= TEXT_BYTES_MAX]
+        return [
+            (name, text) for name, place, kind in columns if len(text := to_text(row[place], kind)) <= TEXT_BYTES_MAX
+        ]
 
     return attributes
 

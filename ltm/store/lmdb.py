@@ -753,7 +753,8 @@ def _alike(
         piece = list(islice(cells, ALIKE_PIECE_CELLS if gathered.count else ALIKE_FIRST_CELLS))
         if not piece or piece[-1][0][:-8] >= stop:
             break
-        if not gathered.add([cell_key for cell_key, _ in piece], [stored for _, stored in piece]):
+        cell_keys, stored = zip(*piece, strict=True)
+        if not gathered.add(cell_keys, stored):
             break
         if not visible(gathered.written):
             return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from ...changetables.types import Row
-from ..ordered_keys import OrderedKeys
+from ..ordered_keys import LateOrderedKeys
 from .holds import PREFIX_BYTES
 from .messages import FoundRows, KeyRange
 
@@ -24,7 +24,7 @@ class Cells:
     def __init__(self) -> None:
         self.chains: dict[bytes, Version] = {}
         #: The keys of each table, in order.
-        self._order: dict[bytes, OrderedKeys] = {}
+        self._order: dict[bytes, LateOrderedKeys] = {}
         #: Versions that nobody above it can see are forgotten; readers below it are refused.
         self.horizon = 0
 
@@ -76,7 +76,7 @@ class Cells:
         prefix = key[:PREFIX_BYTES]
         ordered = self._order.get(prefix)
         if ordered is None:
-            ordered = self._order[prefix] = OrderedKeys()
+            ordered = self._order[prefix] = LateOrderedKeys()
         ordered.add(key)
 
     def _kept(self, head: Version) -> Version:

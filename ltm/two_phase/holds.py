@@ -16,6 +16,7 @@ Keys are whole; ranges (index prefixes, scans) are only ever looked up.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
@@ -60,6 +61,8 @@ class Holds:
         self._claims: dict[Attempt, Claim] = {}
         #: In the order of arrival; those who have it and those who wait for it.
         self._by_key: dict[bytes, list[Claim]] = {}
+        #: How many of these keys there are, by table: a range of another one need not look at them.
+        self._counts: Counter[bytes] = Counter()
         #: Ranges by table, each with one claim.
         self._ranges: dict[bytes, list[tuple[Bounds, Claim]]] = {}
         #: How many of the claims wait.
@@ -89,6 +92,7 @@ class Holds:
         them. `claim.waiting` says what is still missing then."""
         wanted, by_key, ranges = claim.wanted, self._by_key, self._ranges
         refused: list[Attempt] = []
+        added: list[bytes] = []
         for key in keys:
             known = wanted.get(key)
             if known is None:
@@ -96,6 +100,7 @@ class Holds:
                 wanted[key] = mode
                 if line is None:
                     by_key[key] = [claim]
+                    added.append(key[:PREFIX_BYTES])
                     if not ranges or mode == LOOK_UP or key[:PREFIX_BYTES] not in ranges:
                         continue
                 else:
@@ -107,6 +112,7 @@ class Holds:
                     claim.had[key] = known
                 wanted[key] = WRITE
             refused += self._wait(claim, key)
+        self._counts.update(added)
         return refused
 
     def take_ranges(self, claim: Claim, ranges: Iterable[Bounds]) -> list[Attempt]:
@@ -156,6 +162,8 @@ class Holds:
                         yield other, bounds not in other.waiting
             return
         start, stop = resource
+        if not self._counts[start[:PREFIX_BYTES]]:
+            return
         # A writer or two per transaction in flight: few, compared with what a range look-up costs anyway.
         for key, line in self._by_key.items():
             if start <= key < stop:
@@ -175,20 +183,25 @@ class Holds:
         if claim.waiting:
             self._waiting -= 1
         by_key = self._by_key
+        removed: list[bytes] = []
+        tables: dict[bytes, None] = {}
         for resource in claim.wanted:
-            if isinstance(resource, bytes):
+            if resource.__class__ is bytes:
                 line = by_key[resource]
                 if len(line) == 1:
                     del by_key[resource]
+                    removed.append(resource[:PREFIX_BYTES])
                 else:
                     line.remove(claim)
             else:
-                prefix = resource[0][:PREFIX_BYTES]
-                left = [item for item in self._ranges[prefix] if item[1] is not claim or item[0] != resource]
-                if left:
-                    self._ranges[prefix] = left
-                else:
-                    del self._ranges[prefix]
+                tables[resource[0][:PREFIX_BYTES]] = None  # type: ignore[index]  # the beginning of a range
+        self._counts.subtract(removed)
+        for prefix in tables:
+            left = [item for item in self._ranges[prefix] if item[1] is not claim]
+            if left:
+                self._ranges[prefix] = left
+            else:
+                del self._ranges[prefix]
         return self._serve() if self._waiting else []
 
     def _serve(self) -> list[Attempt]:
@@ -209,6 +222,8 @@ class Holds:
                 yield claim
 
     def writers_between(self, start: bytes, stop: bytes) -> Iterator[Claim]:
+        if stop[:PREFIX_BYTES] == start[:PREFIX_BYTES] and not self._counts[start[:PREFIX_BYTES]]:
+            return
         for key, line in self._by_key.items():
             if start <= key < stop:
                 for claim in line:

@@ -6,7 +6,8 @@
       |               | Ask (keys to write, keys and ranges      |
       |               |      to look up)                         |
       |               |----------------------------------------> | hold them; the newest rows
-      |               | <----------------------------------------| Told          (as often as the propagation asks)
+      |               | <----------------------------------------| Told          (as often as the propagation asks;
+      |               |                                          |               new rows are not asked for)
       |               | Prepare (writes, refreshes, all logs)    |
       |               |----------------------------------------> | hold the rest, compute min_ts, log the vote
       |               | <----------------------------------------| Vote          (when it is durable)
@@ -70,7 +71,8 @@ class Ask(NamedTuple):
 
 class Told(NamedTuple):
     """`rows` of `writes`, then of `keys`. It is a page: if what was asked for is too long, the rest is missing; `more`:
-    the last range has rows behind those that are here. Whoever asked asks for the rest."""
+    the last range has rows behind those that are here. Whoever asked asks for the rest. `versions` are the timestamps
+    of the rows of `keys`."""
 
     attempt: Attempt
     number: int
@@ -78,6 +80,7 @@ class Told(NamedTuple):
     rows: tuple[Row | None, ...]
     ranges: tuple[FoundRows, ...]
     more: bool = False
+    versions: tuple[int, ...] = ()
 
 
 class Refused(NamedTuple):
@@ -92,7 +95,9 @@ class Refused(NamedTuple):
 class Prepare(NamedTuple):
     """`logs` are all participants. `incarnation` 0: this one was asked for nothing before. `at` is the version of the
     refreshed rows of a deferred view's step, 0: commit_ts. `members` are the other transactions of
-    a group that is run as one: they write different rows and read nothing, so they can share a commit_ts (rule T2)."""
+    a group that is run as one: they write different rows and read nothing, so they can share a commit_ts (rule T2).
+    `absent`: of so many of the first writes there must be no row yet, which nobody has looked at before. `relied`:
+    (key, timestamp of the version) of rows that were looked up for an earlier transaction and must be the newest."""
 
     attempt: Attempt
     priority: int
@@ -104,6 +109,8 @@ class Prepare(NamedTuple):
     refreshes: tuple[Refresh, ...]
     at: int = 0
     members: tuple[TxId, ...] = ()
+    absent: int = 0
+    relied: tuple[tuple[bytes, int], ...] = ()
 
 
 class Vote(NamedTuple):

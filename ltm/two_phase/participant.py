@@ -90,6 +90,8 @@ RefreshRow = Callable[[Refresh, Row | None], Row | None]
 
 CHANGED = "another transaction changed what this one read"
 ENDED = "the attempt has ended"
+OUTDATED = "a row that it relies on has changed"
+EXISTS = "a row that it inserts is there already"
 WOULD_WAIT = "it would have to wait where others take it for one that waits for nobody"
 TOO_MANY = "too many transactions at once"
 HOLDS_GONE = "what it held was dropped meanwhile"
@@ -550,6 +552,7 @@ class Participant:
         # Of what was deleted below the horizon, nothing may be left to tell that it was (rule H3).
         seen_ts = max(part.seen_ts, self.cells.horizon)
         rows: list[Row | None] = []
+        versions: list[int] = []
         self.cells.load(ask.writes, ask.keys, ask.seen)
         chains = self.cells.chains
         left, more = self.page_bytes, False
@@ -559,8 +562,10 @@ class Participant:
             version = chains.get(key)
             if version is None:
                 rows.append(None)
+                versions.append(0)
             else:
                 rows.append(version[1])
+                versions.append(version[0])
                 left -= row_bytes(version[1])
                 if version[0] > seen_ts:
                     seen_ts = version[0]
@@ -577,7 +582,8 @@ class Participant:
             self._refuse(ask.attempt, CHANGED)
             return
         part.seen_ts = seen_ts
-        told = Told(ask.attempt, ask.number, part.incarnation, tuple(rows), tuple(found), more)
+        looked_up = tuple(versions[len(ask.writes) :])
+        told = Told(ask.attempt, ask.number, part.incarnation, tuple(rows), tuple(found), more, looked_up)
         self._show(part.coordinator, told)
 
     def _has_changed(self, ask: Ask) -> bool:
@@ -611,6 +617,8 @@ class Participant:
         part.prepare = prepare
         holds, claim = self.holds, part.claim
         refused = holds.take(claim, [key for key, _ in prepare.writes], WRITE) if prepare.writes else []
+        if prepare.relied:
+            refused += holds.take(claim, [key for key, _ in prepare.relied], LOOK_UP)
         if prepare.refreshes:
             refused += holds.take(claim, [refresh[1] for refresh in prepare.refreshes], CONTRIBUTION)
         if refused:
@@ -657,6 +665,17 @@ class Participant:
         chains, marks = self.cells.chains, self.marks
         highest = part.seen_ts
         writes: list[LoggedWrite] = []
+        if prepare.absent:
+            if self._is_there([key for key, _ in prepare.writes[: prepare.absent]]):
+                self._refuse_for_good(attempt, part.coordinator, EXISTS)
+                return
+            # As of what is told: that something was deleted below the horizon may be forgotten (rule H3).
+            highest = max(highest, self.cells.horizon)
+        if prepare.relied:
+            if self._is_outdated(prepare.relied):
+                self._refuse_for_good(attempt, part.coordinator, OUTDATED)
+                return
+            highest = max(highest, self.cells.horizon, max([ts for _, ts in prepare.relied]))
         for key, new in prepare.writes:
             version = chains.get(key)
             if version is None:
@@ -699,6 +718,18 @@ class Participant:
         self.host.probe(AFTER_VOTE)
         self._when_durable(part.vote_lsn, part.coordinator, Vote(attempt, self.log, min_ts))
         self._decisions.add(attempt, self._now_ms)
+
+    def _is_there(self, keys: Sequence[bytes]) -> bool:
+        """Whether there is a row of one of them."""
+        self.cells.load(keys)
+        chains = self.cells.chains
+        return any((version := chains.get(key)) is not None and version[1] is not None for key in keys)
+
+    def _is_outdated(self, relied: Sequence[tuple[bytes, int]]) -> bool:
+        """Whether one of these versions is not the newest."""
+        self.cells.load([key for key, _ in relied])
+        chains = self.cells.chains
+        return any((version := chains.get(key)) is None or version[0] != ts for key, ts in relied)
 
     # -- refusals
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from .holds import PREFIX_BYTES
 from .messages import Attempt, ChangedRow, Place, Refresh, RefreshedRow
-from .pages import PAGE_BYTES_MAX, row_bytes
+from .pages import PAGE_BYTES_MAX, ROW_BYTES, row_bytes
 from .records import LoggedWrite
 
 #: Changes are known for so long after their commit.
@@ -144,9 +145,20 @@ def _table_of(key: bytes) -> int:
 
 def _size(writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]) -> int:
     """About how many bytes they take."""
-    rows = [row for _, old, new in writes for row in (old, new) if row is not None]
-    rows += [row for _, _, key_values, delta in refreshes for row in (key_values, delta)]
-    return sum(map(row_bytes, rows))
+    size = 0
+    for _, old, new in writes:
+        # Written out, because every row that is committed comes through here; its integers are short.
+        for row in (old, new):
+            if row is not None:
+                size += ROW_BYTES
+                for value in row:
+                    if isinstance(value, str | bytes):
+                        size += len(value)
+                    elif isinstance(value, Decimal):
+                        size += len(value.as_tuple().digits)
+    for _, _, key_values, delta in refreshes:
+        size += row_bytes(key_values) + row_bytes(delta)
+    return size
 
 
 def _name(entry: _Entry) -> tuple[int, Attempt]:

@@ -197,18 +197,44 @@ class StoredCells(Cells):
 
     def evict(self, keys_max: int, is_used: Callable[[bytes], bool]) -> int:
         """Forget keys beyond so many, the longest known first. Returns how many went."""
-        gone = 0
-        for key in list(self.chains):
-            if len(self.chains) <= keys_max:
+        beyond, gone = len(self.chains) - keys_max, 0
+        by_table: dict[bytes, list[bytes]] = {}
+        for key in list(self.chains) if beyond > 0 else ():
+            if gone == beyond:
                 break
             if self._is_stored(key) and not is_used(key):
                 self._remove(key)
-                if key[:PREFIX_BYTES] in self._known:
-                    self._forget_known(key[:PREFIX_BYTES], key, key + b"\0")
+                by_table.setdefault(key[:PREFIX_BYTES], []).append(key)
                 gone += 1
+        for prefix, keys in by_table.items():
+            if prefix in self._known:
+                self._forget_keys(prefix, sorted(keys))
         if gone:
             self.forgettings += 1
         return gone
+
+    def _forget_keys(self, prefix: bytes, keys: list[bytes]) -> None:
+        """They are not here any more. What is between them is known to be absent; where that would be too many ranges,
+        it is forgotten with them."""
+        left = _without(self._known[prefix], [(key, key + b"\0") for key in keys])
+        if len(left) > RANGES_MAX:
+            left = _without(self._known[prefix], self._runs(keys))
+        if len(left) > RANGES_MAX:
+            del left[:-1]
+        if left:
+            self._known[prefix] = left
+        else:
+            del self._known[prefix]
+
+    def _runs(self, keys: list[bytes]) -> list[Bounds]:
+        """Ranges with these keys and none that is here."""
+        runs: list[Bounds] = []
+        for key in keys:
+            if runs and next(self.keys(runs[-1][1], key, False), None) is None:
+                runs[-1] = (runs[-1][0], key + b"\0")
+            else:
+                runs.append((key, key + b"\0"))
+        return runs
 
     def _is_stored(self, key: bytes) -> bool:
         return key not in self.touched
@@ -231,6 +257,25 @@ class StoredCells(Cells):
 
     def touched_between(self, start: bytes, stop: bytes | None) -> list[bytes]:
         return sorted(key for key in self.touched if start <= key and (stop is None or key < stop))
+
+
+def _without(ranges: list[Bounds], gone: list[Bounds]) -> list[Bounds]:
+    """Both in order. Each is looked at once: thousands of keys are forgotten at a time."""
+    left: list[Bounds] = []
+    first = 0
+    for low, high in ranges:
+        while first < len(gone) and gone[first][1] <= low:
+            first += 1
+        number = first
+        while number < len(gone) and gone[number][0] < high:
+            if low < gone[number][0]:
+                left.append((low, gone[number][0]))
+            low = max(low, gone[number][1])
+            number += 1
+        if low < high:
+            left.append((low, high))
+        first = number - 1 if number > first else first  # the last one may go on
+    return left
 
 
 def _start(bounds: Bounds) -> bytes:

@@ -36,6 +36,7 @@ PARTICIPANT: tuple[Transition, ...] = (
     Transition(NONE, "Ask", NONE, ("Refused",), "holds that it relies on are gone, or it has ended"),
     Transition(NONE, "Ask", NONE, (), "an old copy: a later attempt of the transaction is here"),
     Transition(NONE, "Prepare", VOTED, ("Vote",), "it was asked for nothing before: held now, the vote logged (V3)"),
+    Transition(NONE, "Prepare", COMMITTED, ("Vote",), "the same, and the only participant: its vote is the commit"),
     Transition(NONE, "Prepare", REFUSED, ("Vote",), "holds that it relies on are gone: the refusal is logged (V2, H5)"),
     Transition(NONE, "Inquire", REFUSED, ("Answer",), "it has not voted: the refusal is logged first (V4)"),
     Transition(NONE, "Inquire", NONE, ("Answer",), "another attempt was committed: not this one (V1)"),

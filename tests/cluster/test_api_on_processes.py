@@ -65,6 +65,7 @@ def test_a_cluster_goes_on_when_the_process_that_serves_a_client_is_killed(hbase
             tx.insert("products", [{"id": number, "category": "ab"[number % 2]} for number in range(10)])
             tx.insert("events", [{"id": number, "product": number % 10, "cost": number} for number in range(40)])
         db.create_view("by_category", BY_CATEGORY)
+        db.create_view("local", BY_CATEGORY, layout="local")
         db.create_view("late", BY_CATEGORY, refresh="200ms")
         with db.transaction() as tx:
             assert tx.get("events", 7) == {"id": 7, "product": 7, "cost": 7}
@@ -72,21 +73,22 @@ def test_a_cluster_goes_on_when_the_process_that_serves_a_client_is_killed(hbase
         assert db.view("by_category").get("b")["cost"] == sum(range(1, 40, 2)) - 7 + 700
         late = db.view("late")
         assert again(lambda: late.get("b", at_least=tx.token))["cost"] == sum(range(1, 40, 2)) - 7 + 700
-        mirrors = [Mirror(db.view(name)) for name in ("by_category", "late")]
+        mirrors = [Mirror(db.view(name)) for name in ("by_category", "late", "local")]
         for number in range(60, 80):
             with db.transaction() as tx:
                 tx.insert("events", {"id": number, "product": number % 10, "cost": 1})
         again(lambda: late.rows(at_least=tx.token))
         for mirror in mirrors:
             mirror.follow()
-        assert mirrors[0].changes_count == 20 and 1 <= mirrors[1].changes_count <= 20
+        assert mirrors[0].changes_count == mirrors[2].changes_count == 20 and 1 <= mirrors[1].changes_count <= 20
         cluster.kill(serving(cluster, db))
         for number in range(100, 120):
             with db.transaction() as tx:
                 tx.insert("events", {"id": number, "product": 1, "cost": 1})
         assert db.view("by_category").get("b")["n"] == 50
         assert again(lambda: late.get("b", at_least=tx.token))["n"] == 50
-        for mirror, name in zip(mirrors, ("by_category", "late"), strict=True):
+        assert db.view("local").rows() == db.view("by_category").rows()
+        for mirror, name in zip(mirrors, ("by_category", "late", "local"), strict=True):
             mirror.follow()
             assert mirror.rows == Counter(tuple(row.values()) for row in db.view(name).rows())
-        assert db.view("by_category").verify().ok and db.view("late").verify().ok
+        assert all(db.view(name).verify().ok for name in ("by_category", "late", "local"))

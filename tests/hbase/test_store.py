@@ -266,7 +266,7 @@ def test_a_write_that_counts_is_carried_out_by_the_next_one(
 def test_a_write_that_was_half_carried_out_is_finished(
     hbase_client: Hbase, hbase_namespace: str, store: HbaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hbase_store, "CELLS_PER_CALL", 10)
+    monkeypatch.setattr(hbase_store, "PUT_CELLS", 10)
     calls = 0
 
     def leave() -> None:

@@ -106,8 +106,10 @@ class Held:
 class Session:
     """A database under test and its model."""
 
-    def __init__(self, history: gen.History, directory: Path | None) -> None:
+    def __init__(self, history: gen.History, directory: Path | None, local_ltms: int | None = None) -> None:
+        """`local_ltms`: so many LTMs, and views are of the local layout where they can be."""
         self._directory = directory
+        self._local_ltms = local_ltms
         self._opened = 0
         self._path: Path | None = None if directory is None else directory / "0"
         self.db = self._connect()
@@ -121,7 +123,7 @@ class Session:
 
     def _connect(self) -> vt.Database:
         target = "memory:" if self._path is None else self._path
-        return vt.connect(target, cache_rows=CACHE_ROWS)
+        return vt.connect(target, cache_rows=CACHE_ROWS, ltms=self._local_ltms)
 
     def close(self) -> None:
         self._release_snapshots()
@@ -237,10 +239,20 @@ class Session:
             self.model.view_rows(step.view, self.model.rows)
         except gen.ModelDataError:
             with pytest.raises(vt.DataError):
-                self.db.create_view(step.view.name, step.view.sql)
+                self._create(step.view)
             return
-        self.db.create_view(step.view.name, step.view.sql)
+        self._create(step.view)
         self.model.views[step.view.name] = step.view
+
+    def _create(self, view: ViewSpec) -> None:
+        if self._local_ltms is not None:
+            try:
+                self.db.create_view(view.name, view.sql, layout="local")
+            except vt.UnsupportedView:
+                pass  # it can only be global
+            else:
+                return
+        self.db.create_view(view.name, view.sql)
 
     def _drop_view(self, step: gen.DropView) -> None:
         if self.model.views.pop(step.name, None) is None:
@@ -386,8 +398,8 @@ def _ascending(low: Sequence[Value], high: Sequence[Value]) -> bool:
     return False
 
 
-def play(history: gen.History, directory: Path | None) -> None:
-    session = Session(history, directory)
+def play(history: gen.History, directory: Path | None, local_ltms: int | None = None) -> None:
+    session = Session(history, directory, local_ltms)
     try:
         for step in history.steps:
             session.run(step)
@@ -418,6 +430,15 @@ def test_histories_on_disk_with_crashes(history: gen.History) -> None:
     small = functools.partial(SegmentLog, segment_bytes=SEGMENT_BYTES)
     with scratch() as directory, mock.patch("viewtide.node.SegmentLog", small):
         play(history, directory)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@given(gen.histories(on_disk=True))
+def test_histories_of_the_local_layout_over_three_ltms(history: gen.History) -> None:
+    small = functools.partial(SegmentLog, segment_bytes=SEGMENT_BYTES)
+    with scratch() as directory, mock.patch("viewtide.node.SegmentLog", small):
+        play(history, directory, local_ltms=3)
 
 
 # --- cases that random histories in one thread do not reach: two transactions, or a change of the catalog, overlap ---

@@ -27,6 +27,7 @@ from viewtide.coordinator.cluster.catalog_changes import (
     switching,
 )
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
+from viewtide.coordinator.local_layout import LOCAL
 from viewtide.coordinator.transaction import ANY
 from viewtide.coordinator.two_phase.messages import ReadAt, RowsAt
 from viewtide.coordinator.vms.cluster_leader import SchedulingLeader
@@ -53,7 +54,7 @@ from viewtide.ltm.two_phase.views import refresh_with
 
 from . import cluster, views_cluster
 from .catalog_checkers import CatalogReplay, Finished, NewestLag
-from .catalog_mutants import CALM, HASTY, LAGGING, MUTANTS, RESTARTS, SWITCHING
+from .catalog_mutants import CALM, HASTY, LAGGING, LOCAL_LAYOUT, MUTANTS, RESTARTS, SWITCHING
 from .cluster import CANDIDATES, LTMS
 from .faults import Planned, Surroundings
 from .process import NOTHING, Host, Outputs
@@ -111,6 +112,10 @@ ALL_VIEWS = {
 }
 
 
+#: The same as others, in the local layout.
+LOCAL_VIEWS = {"x_local_joined": "x_joined", "x_local_same": "x_same", "x_local_total": "x_total"}
+
+
 @cache
 def definitions() -> dict[str, View]:
     """The new views as they are made from SQL, each synchronous."""
@@ -120,7 +125,11 @@ def definitions() -> dict[str, View]:
         database.create_view(name, text)
     found = dict(database._engine.ltm.tables.catalog.views)
     database.close()
-    return {name: View(0, name, found[name].relation, SYNC, found[name].text) for name in ALL_VIEWS}
+    made = {name: View(0, name, found[name].relation, SYNC, found[name].text) for name in ALL_VIEWS}
+    partials = (0,) * (len(LTMS) - 1)
+    for name, of in LOCAL_VIEWS.items():
+        made[name] = replace(made[of], name=name, layout=LOCAL, partials=partials)
+    return made
 
 
 def first_stored() -> Stored:
@@ -243,6 +252,16 @@ def choose_indexed(now: Tables, random: Random) -> Next:
     return once(lambda catalog: catalog.without_view(BY_TOTAL) if BY_TOTAL in catalog.views else catalog)
 
 
+def choose_local(now: Tables, random: Random) -> Next:
+    """Mostly views of the local layout."""
+    if random.random() < 0.3:
+        return choose_any(now, random)
+    name = random.choice(list(LOCAL_VIEWS))
+    if name not in now.views:
+        return creating(definitions()[name])
+    return once(lambda catalog: catalog.without_view(name) if name in catalog.views else catalog)
+
+
 def choose_table(now: Tables, random: Random) -> Next:
     return once(without_notes if "notes" in now.by_name else with_notes)
 
@@ -298,14 +317,17 @@ class CatalogClient(Client):
 
 
 def _whole(now: Tables, name: str) -> list[KeyRange]:
-    return [(*table_range(now.views[each].view.id), 0, False) for each in hidden_of(now, name)]
+    ids = [
+        number for each in hidden_of(now, name) for number in (now.views[each].view.id, *now.views[each].view.partials)
+    ]
+    return [(*table_range(number), 0, False) for number in ids]
 
 
 def look_new(client: Client, random: Random) -> Operation:
     """A new view, if there is one: now, or at its watermark."""
     told = cast(CatalogIs, (yield cast(ReadAt, FetchCatalog(0))))
     now = tables_of(told.data)
-    ready = [name for name in ALL_VIEWS if name in now.views and now.catalog.views[name].ready_ts]
+    ready = [name for name in (*ALL_VIEWS, *LOCAL_VIEWS) if name in now.views and now.catalog.views[name].ready_ts]
     if not ready:
         return
     name = random.choice(ready)
@@ -346,8 +368,8 @@ def _leader(host: Host) -> SchedulingLeader:
     return leader
 
 
-def build(world: World) -> Built:
-    built = views_cluster.build(world, first_map())
+def build(world: World, ranges: RangeMap | None = None) -> Built:
+    built = views_cluster.build(world, ranges or first_map())
     zookeeper = built.around.zookeeper
     assert zookeeper is not None
     zookeeper.ensure(CATALOG, first_stored().pack())
@@ -429,6 +451,15 @@ def _build_switching(world: World) -> Built:
 
 def _switching_client(host: Host) -> Client:
     return CatalogClient(host, SWITCHING_MS, {"write_events": 6, "buy": 3, "look_new": 3}, think_ms_max=25)
+
+
+def _build_local(world: World) -> Built:
+    """Views of the local layout come and go; what is new is all in one place at first."""
+    ranges = first_map()
+    ranges = replace(ranges, logs=(*ranges.logs[:-NEW_IDS], *(f"{LTMS[0]}/1",) * NEW_IDS))
+    built = build(world, ranges)
+    world.nodes[DESIGNER].factory = lambda host: Designer(host, choose=choose_local)
+    return built
 
 
 def plan_lagging(around: Surroundings) -> tuple[Planned, ...]:
@@ -526,5 +557,24 @@ SCENARIO_SWITCHING = Scenario(
     liveness_ms_max=LIVENESS_MS_MAX,
 )
 
-DIRECTED = (SCENARIO_CALM, SCENARIO_LAGGING, SCENARIO_RESTARTS, SCENARIO_HASTY, SCENARIO_PAGED, SCENARIO_SWITCHING)
+SCENARIO_LOCAL = Scenario(
+    name=LOCAL_LAYOUT,
+    summary="views of the local layout come and go, their partial rows move, with faults",
+    build=_build_local,
+    make_world=cluster.make_world,
+    safety_ms=SAFETY_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+    probes=(leaders.PLACING,),
+    traffic_min={"commits": 60, "catalogs": 5, "new views read": 2},
+)
+
+DIRECTED = (
+    SCENARIO_CALM,
+    SCENARIO_LAGGING,
+    SCENARIO_RESTARTS,
+    SCENARIO_HASTY,
+    SCENARIO_PAGED,
+    SCENARIO_SWITCHING,
+    SCENARIO_LOCAL,
+)
 SCENARIOS = (SCENARIO, *DIRECTED)

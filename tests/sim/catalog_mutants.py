@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from viewtide.coordinator.cluster.catalog_builder import CatalogBuilder
 from viewtide.coordinator.transaction import ANY
+from viewtide.coordinator.two_phase import attempt as attempts
 from viewtide.coordinator.two_phase.messages import Submit
 from viewtide.coordinator.vms.cluster_scheduler import ClusterScheduler
 from viewtide.ltm.cluster.member import Member
@@ -21,7 +22,7 @@ from .scenario import Mutant
 
 #: Directed scenarios, for what a drawn plan rarely does.
 CALM, LAGGING, RESTARTS = "catalog-calm", "catalog-lagging", "catalog-restarts"
-HASTY, SWITCHING = "catalog-hasty", "catalog-switching"
+HASTY, SWITCHING, LOCAL_LAYOUT = "catalog-hasty", "catalog-switching", "catalog-local"
 SEEDS_MAX = 40
 
 
@@ -64,6 +65,23 @@ def _counted_twice() -> AbstractContextManager[object]:
     return patch.multiple(CatalogBuilder, _page_row=_page_again, _is_there=_always(False))
 
 
+_placed_rightly = attempts.placed
+
+
+def _placed_near_only(contributions: Any, tables: Any, logs: Any, owner: Callable[[bytes], str]) -> Any:
+    """What nobody who takes part has partial rows for is left out."""
+    placed = _placed_rightly(contributions, tables, logs, owner)
+    views = tables.views_by_id
+    return [
+        (number, [item for item in items if owner(item.key) in logs] if views[number].view.partials else items)
+        for number, items in placed
+    ]
+
+
+def _near_only() -> AbstractContextManager[object]:
+    return patch.object(attempts, "placed", _placed_near_only)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     _mutant("C1: votes of earlier catalogs are accepted", Member, "_of_other_catalog", _always(""), HASTY),
     _mutant("C1: nothing is marked at S", Member, "_mark_opened", _always(None), HASTY),
@@ -73,4 +91,5 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("C2: the last step goes beyond S", ClusterScheduler, "_w1", lambda self, each, read_at: read_at, SWITCHING),
     _mutant("C2: a view that becomes deferred has no watermark", CatalogBuilder, "_watermarks", _nothing, SWITCHING),
     _mutant("entries of rows that changed meanwhile", CatalogBuilder, "_submit", _submit_unseen, SWITCHING),
+    Mutant("contributions only to partial rows that are near", _near_only, SEEDS_MAX, LOCAL_LAYOUT),
 )

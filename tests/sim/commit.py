@@ -12,7 +12,20 @@ from viewtide.ltm.two_phase.participant import Participant
 from viewtide.ltm.two_phase.views import refresh_with
 
 from .commit_checkers import checkers
-from .commit_mutants import BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, MUTANTS, ONE_SLOW, STARVING, TOPPING
+from .commit_mutants import (
+    BANKING,
+    CLOCKS,
+    COPIES,
+    DISKS,
+    FLOOR,
+    HOT,
+    LATE,
+    MUTANTS,
+    ONE_SLOW,
+    RELYING,
+    STARVING,
+    TOPPING,
+)
 from .faults import Mix, Planned, Surroundings
 from .liveness_checkers import Calm, Fair, Liveness, Orphans
 from .network import Conditions
@@ -159,6 +172,18 @@ def _build_topping(world: World) -> Built:
 
 def _topping_client(host: Host) -> Client:
     return Client(host, 2_500, {"top_up": 3, "buy": 3, "look": 1}, think_ms_max=4)
+
+
+def _build_relying(world: World) -> Built:
+    """New rows are joined with rows that change all the time: what coordinators remember of them is often outdated."""
+    built = build(world)
+    for name in CLIENTS:
+        world.nodes[name].factory = _relying_client
+    return built
+
+
+def _relying_client(host: Host) -> Client:
+    return Client(host, 2_500, {"insert_or_delete": 6, "write_products": 3, "look": 1}, think_ms_max=4)
 
 
 def _build_starving(world: World) -> Built:
@@ -422,6 +447,15 @@ SCENARIO_TOPPING = Scenario(
     liveness_ms_max=LIVENESS_MS_MAX,
 )
 
+SCENARIO_RELYING = Scenario(
+    name=RELYING,
+    summary="new rows are joined with rows that change all the time",
+    build=_build_relying,
+    plan=_no_faults,
+    safety_ms=2_000,
+    liveness_ms_max=LIVENESS_MS_MAX,
+)
+
 SCENARIO_BANKING = Scenario(
     name=BANKING,
     summary="everybody changes what a view on a view is made of",
@@ -445,6 +479,7 @@ DIRECTED = (
     SCENARIO_LATE,
     SCENARIO_LONG,
     SCENARIO_ORPHANS,
+    SCENARIO_RELYING,
     SCENARIO_TOPPING,
 )
 SCENARIOS = (SCENARIO, *DIRECTED)

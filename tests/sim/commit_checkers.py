@@ -19,7 +19,7 @@ from viewtide.ltm.two_phase.records import LoggedWrite
 from .checkers import Checker
 from .client_checkers import Bank, Lists
 from .liveness_checkers import Liveness
-from .model import Changed, Model
+from .model import Changed, Impossible, Model
 from .trace import Event
 from .workload import CLIENTS, LTMS, VIEWS, range_map, tables
 from .world import World
@@ -198,7 +198,10 @@ class Replay(Checker):
         tx_id = submits[0].tx_id
         expected: dict[bytes, tuple[Row | None, Row | None]] = {}
         for submit in submits:
-            expected.update(model.apply(submit, commit_ts))
+            try:
+                expected.update(model.apply(submit, commit_ts))
+            except Impossible as impossible:
+                raise self.violation(str(impossible), submit.tx_id) from None
         noted: dict[bytes, tuple[Row | None, Row | None]] = {}
         for log, part in parts.items():
             for cell, old, new in part.writes:

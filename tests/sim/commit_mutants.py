@@ -28,7 +28,7 @@ from .scenario import Mutant
 from .workload import tables
 
 #: Directed scenarios, for what a drawn plan rarely does.
-BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, ONE_SLOW, STARVING, TOPPING = (
+BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, ONE_SLOW, RELYING, STARVING, TOPPING = (
     "commit-banking",
     "commit-clocks",
     "commit-copies",
@@ -37,6 +37,7 @@ BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, ONE_SLOW, STARVING, TOPPING = 
     "commit-hot",
     "commit-late",
     "commit-one-slow",
+    "commit-relying",
     "commit-starving",
     "commit-topping",
 )
@@ -309,7 +310,7 @@ MUTANTS = (
     _mutant("H1: readers leave no mark", _patched(Participant, "_mark_read", _nothing)),
     _mutant("H1: readers do not wait", _patched(Participant, "_wait_for", _nothing)),
     _mutant("H1: readers mark when they are answered", _marks_after_collecting),
-    _mutant("H2: look-ups leave no mark", _patched(Participant, "_mark_looked_up", _nothing)),
+    _mutant("H2: look-ups leave no mark", _patched(Participant, "_mark_looked_up", _nothing), scenario=TOPPING),
     _mutant("H3: no floor after a restart", _patched(Marks, "raise_floor", _nothing), scenario=FLOOR),
     _mutant("H4: everybody waits for everybody", _patched(Holds, "_wait", _wait_for_everybody), scenario=HOT),
     _mutant(
@@ -334,6 +335,8 @@ MUTANTS = (
     _mutant("V5: refused, and a copy is still about", _patched(Coordinator, "_close", _close_at_once), COPIES),
     _mutant("V7: shown before it is durable", _patched(Participant, "_show", _show_at_once), DISKS),
     _mutant("V9: what was read may have changed", _patched(Participant, "_has_changed", _never)),
+    _mutant("rows that were relied on have changed", _patched(Participant, "_is_outdated", _never), RELYING),
+    _mutant("new rows may be there already", _patched(Participant, "_is_there", _never)),
     _mutant("vote before it is durable", _patched(Participant, "_when_durable", _votes_at_once)),
     _mutant("nothing waits for the disk", _patched(Participant, "_when_durable", _send_at_once)),
     _mutant("commit_ts is the lowest min_ts", _patched(AttemptAt, "vote", _vote_for_lowest)),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tests.propagation import Memory
-from viewtide.changetables.keys import TABLE_PREFIX_BYTES, table_range
+from viewtide.changetables.keys import TABLE_PREFIX_BYTES, key_under, table_range
 from viewtide.changetables.recompute import recompute
 from viewtide.changetables.schema import Table
 from viewtide.changetables.types import Row
@@ -16,6 +16,7 @@ from viewtide.coordinator.transaction import ABSENT, PRESENT
 from viewtide.coordinator.two_phase.messages import ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms.step_rows import STEPS
 from viewtide.ltm.catalog import View
+from viewtide.ltm.partial_rows import total
 from viewtide.ltm.tables import Tables
 
 from .workload import hidden_of, tables
@@ -28,12 +29,32 @@ Cells: TypeAlias = dict[bytes, Row]
 Changed: TypeAlias = dict[bytes, tuple[Row | None, Row | None]]
 
 
+def _id_of(cell: bytes) -> int:
+    return int.from_bytes(cell[:TABLE_PREFIX_BYTES], "big")
+
+
 def shown_by(catalog: Tables, name: str, states: Cells, hidden: Mapping[str, Cells]) -> list[Row]:
     """What a reader sees of a view's stored rows."""
+    if catalog.views[name].partials:
+        states = _added_up(catalog, name, states)
     memory = Memory(())
     memory.tables = catalog
     memory.stored = {name: states, **hidden}
     return memory.outputs(name)
+
+
+class Impossible(Exception):
+    """A transaction was committed that cannot be."""
+
+
+def _added_up(catalog: Tables, name: str, partials: Cells) -> Cells:
+    """The partial rows of a local view as its rows."""
+    view = catalog.views[name]
+    alike: dict[bytes, list[Row | None]] = {}
+    for cell, row in partials.items():
+        alike.setdefault(key_under(view.view.id, cell), []).append(row)
+    sums = {cell: total(view.plan, rows) for cell, rows in alike.items()}
+    return {cell: row for cell, row in sums.items() if row is not None}
 
 
 class Model:
@@ -56,10 +77,10 @@ class Model:
         self._versions = {name: self._versions[name] if name in kept else 0 for name in catalog.by_name}
         self._computed.clear()
         self._names = {rows.table.id: name for name, rows in catalog.by_name.items()}
-        self._names |= {view.view.id: name for name, view in catalog.views.items()}
+        self._names |= {number: view.view.name for number, view in catalog.views_by_id.items()}
 
     def _name(self, cell: bytes) -> str:
-        return self._names.get(int.from_bytes(cell[:TABLE_PREFIX_BYTES], "big"), "")
+        return self._names.get(_id_of(cell), "")
 
     # Transactions.
 
@@ -70,8 +91,10 @@ class Model:
             stored = self.rows[name]
             for cell, (expect, row, changes, touch) in intents:
                 before = stored.get(cell)
-                assert not (expect == ABSENT and before is not None), f"{submit.tx_id}: {before} is there"
-                assert not (expect == PRESENT and before is None), f"{submit.tx_id}: {cell!r} is not there"
+                if expect == ABSENT and before is not None:
+                    raise Impossible(f"{submit.tx_id} inserted {cell!r} at {commit_ts}, and {before} was there")
+                if expect == PRESENT and before is None:
+                    raise Impossible(f"{submit.tx_id} changed {cell!r} at {commit_ts}, which was not there")
                 if before is None and (row is None or not touch):
                     continue
                 if before is not None and changes is not None:
@@ -156,6 +179,8 @@ class Model:
             if exact and ts != self._changed.get(cell, 0) and (ts or row is not None):
                 return f"{cell!r} has {ts}, not {self._changed.get(cell, 0)}"
         stored: dict[str, Cells] = {}
+        #: How many of its ids a view still lacks: its rows are told by all of them.
+        lacking: dict[str, int] = {}
         for place, ((start, stop, limit, last), found) in enumerate(zip(question.ranges, answer.ranges, strict=True)):
             name = self._name(start)
             states = {cell: row for cell, _, row in found}
@@ -165,15 +190,16 @@ class Model:
                 wanted = {cell: self.rows[name][cell] for cell in cells}
                 if list(states.items()) != list(wanted.items()):
                     return f"{name} is {states}, not {wanted}"
-            elif place in left_ranges or (start, stop) != table_range(self.tables.views[name].view.id):
+            elif place in left_ranges or (start, stop) != table_range(_id_of(start)):
                 continue  # what some of its rows are is told by the whole view
             elif limit:
                 shown, all_rows = shown_by(self.tables, name, states, {}), sorted(self.view(name))
                 if sorted(shown) != sorted((all_rows[::-1] if last else all_rows)[:limit]):
                     return f"the end of {name} is {shown}, not of {all_rows}"
             else:
-                stored[name] = states
-        return self.views_differ(stored)
+                stored.setdefault(name, {}).update(states)
+                lacking[name] = lacking.get(name, 1 + len(self.tables.views[name].partials)) - 1
+        return self.views_differ({name: states for name, states in stored.items() if not lacking[name]})
 
     def views_differ(self, stored: dict[str, Cells]) -> str:
         for name in stored:
@@ -194,7 +220,7 @@ class Model:
             name = self._name(cell)
             if name:
                 stored[name][cell] = row
-            elif int.from_bytes(cell[:TABLE_PREFIX_BYTES], "big") in ready:
+            elif _id_of(cell) in ready:
                 entries[cell] = row
         for name, rows in self.rows.items():
             if stored[name] != rows:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import viewtide as vt
 from viewtide.changetables.plan import Contribution
-from viewtide.coordinator.transaction import ABSENT
+from viewtide.coordinator.transaction import ABSENT, ANY
 from viewtide.coordinator.two_phase.coordinator import Coordinator
 from viewtide.coordinator.two_phase.messages import Outcome, ReadAt, Submit
 from viewtide.coordinator.two_phase.oracle import Oracle
@@ -53,8 +53,12 @@ def key(number: int) -> bytes:
     return tables().by_name["events"].codec.keys.encode((number,))
 
 
-def insert(tx: int, *numbers: int) -> Submit:
-    rows = tuple((key(number), (ABSENT, (number, "book", number * 10), None, True)) for number in numbers)
+def write(tx: int, *numbers: int, new: tuple[int, ...] = ()) -> Submit:
+    """Write some rows, of which `new` must not be there."""
+    rows = tuple(
+        (key(number), (ABSENT if number in new else ANY, (number, "book", number * 10), None, True))
+        for number in numbers
+    )
     return Submit((tx, 1), False, (("events", rows),))
 
 
@@ -220,21 +224,30 @@ def moment(ts: int) -> str:
 
 def two_participants(stage: Stage) -> None:
     """A transaction over two LTMs: the event on the first, its group of the view on the second."""
-    stage.send(CLIENT, COORDINATORS[0], insert(1, 1))
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1))
     stage.run(100)
+
+
+def new_rows(stage: Stage) -> None:
+    """Only new rows: nothing is asked for before the votes. The second transaction inserts a row that is there: the
+    vote is refused, and the next attempt looks first."""
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1, new=(1,)))
+    stage.run(100)
+    stage.send(OTHER, COORDINATORS[1], write(2, 1, new=(1,)))
+    stage.run(1_000)
 
 
 def coordinator_dies_holding(stage: Stage) -> None:
     """The coordinator dies before it asked for votes: the holds end by themselves."""
     stage.on(COORDINATORS[0], "Told", lambda: stage.crash(COORDINATORS[0]))
-    stage.send(CLIENT, COORDINATORS[0], insert(1, 1))
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1))
     stage.run(3_000)
 
 
 def coordinator_dies_voting(stage: Stage) -> None:
     """The coordinator dies when the votes are out: the participants find out from each other."""
     stage.on(COORDINATORS[0], "Vote", lambda: stage.crash(COORDINATORS[0]))
-    stage.send(CLIENT, COORDINATORS[0], insert(1, 1))
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1))
     stage.run(3_000)
 
 
@@ -245,7 +258,7 @@ def vote_is_missing(stage: Stage) -> None:
         stage.crash(COORDINATORS[0])
 
     stage.on(LTMS[1], "Prepare", end, lost=True)
-    stage.send(CLIENT, COORDINATORS[0], insert(1, 1))
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1))
     stage.run(3_000)
 
 
@@ -253,7 +266,7 @@ def participant_dies_in_doubt(stage: Stage) -> None:
     """A participant dies after its vote, with the decision on its way; it holds everything again and asks."""
     stage.on(LTMS[0], "Decide", lambda: stage.crash(LTMS[0]), lost=True)
     stage.on(COORDINATORS[0], "Settled", lambda: stage.crash(COORDINATORS[0]))
-    stage.send(CLIENT, COORDINATORS[0], insert(1, 1))
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1))
     stage.run(50)
     stage.start(LTMS[0])
     stage.run(3_000)
@@ -263,21 +276,21 @@ def asked_again(stage: Stage) -> None:
     """The answer to the client is lost with the coordinator: another one finds out that it is committed, and does not
     do it twice."""
     stage.on(CLIENT, "Outcome", lambda: stage.crash(COORDINATORS[0]), lost=True)
-    stage.send(CLIENT, COORDINATORS[0], insert(1, 1))
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1))
     stage.run(1_000)
-    stage.send(CLIENT, COORDINATORS[1], insert(1, 1)._replace(again=True))
+    stage.send(CLIENT, COORDINATORS[1], write(1, 1)._replace(again=True))
     stage.run(3_000)
 
 
 def older_meets_younger(stage: Stage) -> None:
     """Two transactions insert one row, and the older one comes second: the younger one lets go, is tried again, and
     finds the row there."""
-    first = insert(1, 1, 2)
+    first = write(1, 1, 2, new=(2,))
     stage.on(LTMS[0], "Ask", lambda: None, lost=True)
     stage.send(CLIENT, COORDINATORS[0], first)
     stage.run(1)
     stage.on(LTMS[0], "Prepare", lambda: None, lost=True)
-    stage.send(OTHER, COORDINATORS[1], insert(2, 2, 3))
+    stage.send(OTHER, COORDINATORS[1], write(2, 2, 3, new=(2,)))
     stage.run(1_000)
 
 
@@ -289,7 +302,7 @@ def reader_waits(stage: Stage) -> None:
         stage.send(OTHER, COORDINATORS[1], ReadAt(1, 0, (key(1), cell)))
 
     stage.on(LTMS[1], "Decide", read, lost=True)
-    stage.send(CLIENT, COORDINATORS[0], insert(1, 1))
+    stage.send(CLIENT, COORDINATORS[0], write(1, 1))
     stage.run(2_000)
 
 
@@ -297,6 +310,7 @@ STORIES: dict[str, Callable[[Stage], None]] = {
     story.__name__: story
     for story in (
         two_participants,
+        new_rows,
         coordinator_dies_holding,
         coordinator_dies_voting,
         vote_is_missing,

@@ -40,18 +40,28 @@ def asked(balancer: Balancer, known: RangeMap, load: dict[int, int], now_ms: int
         balancer.told(life, len(keys), keys)
 
 
-def advice(known: RangeMap, load: dict[int, int], lives: Sequence[str] = LIVES) -> Split | MoveRange | None:
+def advice(
+    known: RangeMap, load: dict[int, int], lives: Sequence[str] = LIVES, fixed: Sequence[int] = ()
+) -> Split | MoveRange | None:
     balancer = Balancer(SETTINGS)
     assert balancer.advise(known, lives, 0) is None
     asked(balancer, known, load, 0)
     assert balancer.advise(known, lives, SETTINGS.measure_ms - 1) is None
-    return balancer.advise(known, lives, SETTINGS.measure_ms)
+    return balancer.advise(known, lives, SETTINGS.measure_ms, fixed)
 
 
 def test_the_largest_range_that_does_not_have_to_come_back_goes_to_the_idlest() -> None:
     known = ranges("a", "a", "a", "b", starts=(10, 20, 30))
     assert advice(known, {5: 60, 15: 40, 25: 10, 35: 20}) == MoveRange(0, key(10), key(20), "c/1")
     assert advice(known, {5: 60, 15: 70, 35: 20}) == MoveRange(0, b"", key(10), "c/1")
+
+
+def test_what_is_fixed_stays_and_is_not_cut() -> None:
+    known = ranges("a", "a", "a", "b", starts=(10, 20, 30))
+    load = {5: 90, 15: 40, 25: 30, 35: 20}
+    assert advice(known, load) == MoveRange(0, key(10), key(20), "c/1")
+    assert advice(known, load, fixed=(15,)) == MoveRange(0, key(20), key(30), "c/1")
+    assert advice(ranges("a"), {1: 10, 2: 40, 3: 30, 4: 30}, fixed=(1, 2, 3, 4)) is None
 
 
 def test_one_that_is_too_large_is_cut_where_half_of_its_requests_are_below() -> None:

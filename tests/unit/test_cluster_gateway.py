@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 
 import pytest
@@ -13,6 +16,8 @@ import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
 from viewtide import remote_cluster
 from viewtide.cluster_gateway import ClusterGateway
+from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
+from viewtide.ltm.transport import Hub
 from viewtide.remote import RemoteDatabase
 from viewtide.remote_aio import AsyncRemoteDatabase
 from viewtide.remote_cluster import connect_cluster
@@ -23,15 +28,31 @@ BY_CATEGORY = (
 )
 
 
+def _serve(gateway: ClusterGateway, ending: threading.Event) -> None:
+    """What the thread that drives the machines does for its guest."""
+    hub = Hub("host")
+    gateway.attach(hub)
+    while not ending.is_set():
+        hub.poll(20)
+        gateway.take()
+        gateway.finish()
+    hub.close()
+
+
 class Gateways:
     """One in each LTM of a cluster in this process; `end` takes one away with its LTM."""
 
     def __init__(self, cluster: TestCluster) -> None:
         self.cluster = cluster
         self.serving: dict[int, ClusterGateway] = {}
+        self.threads: dict[int, threading.Thread] = {}
+        self.ending: dict[int, threading.Event] = {}
         for number in (1, 2, 3):
             gateway = self.serving[number] = ClusterGateway(f"ltm-{number}", "tcp://127.0.0.1:0")
             gateway.start(cluster.cluster, lambda: tuple(cluster.ltms))
+            self.ending[number] = threading.Event()
+            self.threads[number] = threading.Thread(target=_serve, args=(gateway, self.ending[number]), daemon=True)
+            self.threads[number].start()
 
     def found(self, hosts: str) -> list[tuple[str, str]]:
         """As ZooKeeper tells it."""
@@ -40,11 +61,17 @@ class Gateways:
     def end(self, address: str) -> None:
         number = next(number for number, gateway in self.serving.items() if gateway.address == address)
         self.cluster.kill(number)
-        self.serving.pop(number).close()
+        self._close(number)
 
     def close(self) -> None:
-        for gateway in self.serving.values():
-            gateway.close()
+        for number in list(self.serving):
+            self._close(number)
+
+    def _close(self, number: int) -> None:
+        gateway = self.serving.pop(number)
+        self.ending.pop(number).set()
+        self.threads.pop(number).join()
+        gateway.close()
 
 
 @pytest.fixture
@@ -158,3 +185,34 @@ def test_nobody_serves_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_cluster, "FIND_S_MAX", 0.1)
     with pytest.raises(vt.Unavailable, match="serves clients"):
         vt.connect("zk://nowhere:1/shop")
+
+
+class _Silent:
+    """A cluster that does not answer."""
+
+    def ask(self, to: str, question: object) -> Future[object]:
+        return Future()
+
+
+def test_a_process_sleeps_while_its_cluster_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = ClusterGateway("ltm-1", "tcp://127.0.0.1:0")
+    hub = Hub("ltm-1")
+    try:
+        monkeypatch.setattr(CatalogFollower, "newest", _not_there)
+        gateway.start(_Silent(), tuple)
+        gateway.attach(hub)
+        with socket.create_connection(("127.0.0.1", int(gateway.address.rpartition(":")[2]))):
+            turns, ends = 0, time.monotonic() + 0.5
+            while time.monotonic() < ends:
+                hub.poll(100)
+                assert not gateway.take()
+                gateway.finish()
+                turns += 1
+        assert turns < 50, "it is woken up for what nobody takes"
+    finally:
+        gateway.close()
+        hub.close()
+
+
+def _not_there(self: CatalogFollower) -> None:
+    raise vt.Unavailable("nobody answers")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import viewtide as vt
+from viewtide.coordinator.embedded import CrowdPending
 from viewtide.coordinator.transaction import Request
 
 
@@ -206,7 +207,8 @@ def requests_of(db: vt.Database, numbers: range) -> list[Request]:
 
 
 def test_many_at_once_take_few_flushes(db: vt.Database) -> None:
-    decided = db._engine.commit_many([*requests_of(db, range(100)), *requests_of(db, range(90, 110))])
+    decided = [CrowdPending(each) for each in (*requests_of(db, range(100)), *requests_of(db, range(90, 110)))]
+    db._engine.commit_many(decided)
     assert [pending.error is None for pending in decided] == [True] * 100 + [False] * 10 + [True] * 10
     assert all(isinstance(pending.error, vt.IntegrityError) for pending in decided[100:110])
     assert ids(db) == list(range(110))
@@ -218,10 +220,10 @@ def test_many_at_once_beside_a_thread_that_leads(db: vt.Database, monkeypatch: p
     leader = threading.Thread(target=insert, args=(db, 1_000))
     leader.start()
     assert slow.reached.wait(30)
-    requests = requests_of(db, range(300))
+    decided = [CrowdPending(each) for each in requests_of(db, range(300))]
     others = [threading.Thread(target=insert, args=(db, 2_000 + number)) for number in range(3)]
     watcher = when_queued(db, 300, lambda: ([thread.start() for thread in others], slow.go_on.set()))
-    decided = db._engine.commit_many(requests)
+    db._engine.commit_many(decided)
     assert all(pending.error is None and pending.commit_ts for pending in decided)
     for thread in (leader, watcher, *others):
         thread.join(30)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import viewtide as vt
 from viewtide import remote_links, server
 from viewtide.cli import app
-from viewtide.ltm import transport
+from viewtide.ltm import transport, zmq_hub, zmtp
 from viewtide.ltm.keys import ADMIN, CLIENT, LTM, VIEW_MANAGER, Allowed, AllowList, Keys
 from viewtide.ltm.transport import Hub, new_keys
 from viewtide.remote_protocol import REQUEST_BYTES_MAX
@@ -162,7 +162,7 @@ def test_somebody_else_listens_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
-            for _ in range(transport.CUTS_MIN):
+            for _ in range(zmtp.CUTS_MIN):
                 listening.accept()[0].close()
 
         thread = threading.Thread(target=answer)
@@ -208,7 +208,7 @@ def test_a_key_that_is_revoked_while_it_is_used(guarded: Guarded, monkeypatch: p
 
 def test_a_process_that_was_refused_comes_back_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An LTM whose key is put on the list of another one later: ZeroMQ itself would not try again."""
-    monkeypatch.setattr(transport, "RECONNECT_MS_MAX", 50)
+    monkeypatch.setattr(zmq_hub, "RECONNECT_MS_MAX", 50)
     allowed = AllowList(tmp_path / "allowed")
     own, late = new_keys("ltm-1", LTM), new_keys("ltm-2", LTM)
     listening = Hub("ltm-1", listen=ANYWHERE, keys=own, allowed=allowed)

@@ -14,12 +14,13 @@ import pytest
 
 from viewtide.changetables.errors import InterfaceError, RemoteProtocolError
 from viewtide.ltm.batches import FRAME_BYTES_MAX, header_of, pack_batch
-from viewtide.ltm.direct import _GREETING, _READY, Direct
+from viewtide.ltm.direct import Direct
 from viewtide.ltm.keys import AllowList
 from viewtide.ltm.transport import Hub, new_keys
+from viewtide.ltm.zmtp import DEALER_READY as READY
+from viewtide.ltm.zmtp import GREETING
 
 WAIT_S = 20.0
-READY = bytes((4, len(_READY))) + _READY
 
 
 def received(direct: Direct) -> list[bytes]:
@@ -127,14 +128,14 @@ def test_nothing_in_time() -> None:
 
 
 def test_bytes_may_come_one_by_one_and_commands_are_passed_over() -> None:
-    story = _GREETING + READY + framed(b"one") + b"\x04\x05\x04PING" + framed(b"two", b"three")
+    story = GREETING + READY + framed(b"one") + b"\x04\x05\x04PING" + framed(b"two", b"three")
     with scripted(*(story[at : at + 1] for at in range(len(story)))) as address, opened(address) as direct:
         assert received(direct) == [b"one"]
         assert received(direct) == [b"two", b"three"]
 
 
 def test_two_frames_in_one_piece() -> None:
-    with scripted(_GREETING + READY + framed(b"one") + framed(b"two")) as address, opened(address) as direct:
+    with scripted(GREETING + READY + framed(b"one") + framed(b"two")) as address, opened(address) as direct:
         assert [received(direct), received(direct)] == [[b"one"], [b"two"]]
 
 
@@ -164,8 +165,8 @@ def test_a_connection_that_breaks_is_an_error() -> None:
     ("story", "match"),
     [
         ((b"HTTP/1.1 400 Bad Request\r\n".ljust(80),), "no process of Viewtide"),
-        ((_GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15)),), "only those who have a key"),
-        ((_GREETING + b"\x00\x05hello",), "no process of Viewtide"),
+        ((GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15)),), "only those who have a key"),
+        ((GREETING + b"\x00\x05hello",), "no process of Viewtide"),
         ((), "cuts every connection"),
     ],
 )
@@ -203,7 +204,7 @@ def _oversized() -> bytes:
 )
 def test_garbage_is_an_error(garbage: Callable[[], bytes]) -> None:
     with (
-        scripted(_GREETING + READY + garbage()) as address,
+        scripted(GREETING + READY + garbage()) as address,
         opened(address) as direct,
         pytest.raises(RemoteProtocolError),
     ):

@@ -26,7 +26,7 @@ def test_owners_of_keys_and_of_ranges() -> None:
     assert list(ranges.owners(b"c", b"n")) == [("a", b"c", b"d"), ("b", b"d", b"m"), ("a", b"m", b"n")]
     assert list(ranges.owners(b"e", b"f")) == [("b", b"e", b"f")]
     assert list(ranges.owned("a")) == [(b"", b"d"), (b"m", None)]
-    assert ranges.by_owner([b"a", b"e", b"z"]) == {"a": [b"a", b"z"], "b": [b"e"]}
+    assert ranges.by_owner([(b"a",), (b"e",), (b"z",)]) == {"a": [(b"a",), (b"z",)], "b": [(b"e",)]}
     assert ranges.process("a") == "a-process"
     assert RangeMap(0, (b"",), ("x",)).process("x") == "x"
 
@@ -71,9 +71,9 @@ def test_a_move_closes_keys_and_opens_them_elsewhere() -> None:
     closed = three().begin_move(b"e", b"g", "c")
     assert closed.moves == (Move(6, b"e", b"g", "b", "c"),)
     assert ends(closed) == [(b"", "a"), (b"d", "b"), (b"e", "b"), (b"g", "b"), (b"m", "a")]
-    assert closed.serves_key("b", b"d")
-    assert not closed.serves_key("b", b"f")
-    assert not closed.serves_key("c", b"f")
+    assert closed.serves_keys("b", [b"d"])
+    assert not closed.serves_keys("b", [b"f"])
+    assert not closed.serves_keys("c", [b"f"])
     assert closed.serves("b", b"d", b"e")
     assert not closed.serves("b", b"d", b"e\0")
     assert not closed.serves("b", b"f", b"m")
@@ -87,8 +87,8 @@ def test_a_move_closes_keys_and_opens_them_elsewhere() -> None:
 
 def test_a_move_without_an_end_takes_all_that_follows() -> None:
     closed = three().begin_move(b"p", None, "c")
-    assert not closed.serves_key("a", b"zzz")
-    assert closed.serves_key("a", b"n")
+    assert not closed.serves_keys("a", [b"zzz"])
+    assert closed.serves_keys("a", [b"n"])
     assert ends(closed.end_move(6))[-2:] == [(b"m", "a"), (b"p", "c")]
 
 

@@ -539,3 +539,37 @@ def test_rows_by_position_are_checked_as_named_ones_are() -> None:
             codec.checked([good[0], wrong])
     with_json = (*columns, Column("j", types.JSON))
     assert not row_codec(Table(1, "t", with_json, (0,))).takes_positions
+
+
+# --- what tells rows apart -------------------------------------------------------------------------------------------
+
+_SIMPLE_KEYS = {
+    "int": st.integers(INT_MIN, INT_MAX) | st.sampled_from([0, 1, -1]),
+    "bool": st.booleans(),
+    "date": st.dates(),
+    "timestamp": st.datetimes() | st.sampled_from([NOON, NOON.replace(fold=1)]),
+    "timestamptz": st.datetimes(timezones=st.sampled_from([datetime.UTC, BERLIN_SUMMER])).filter(
+        lambda value: 1 < value.year < 9999
+    ),
+}
+
+
+@given(st.data(), st.lists(st.sampled_from(sorted(_SIMPLE_KEYS)), min_size=1, max_size=2))
+def test_rows_with_simple_keys_are_told_apart_by_values_as_by_keys(data: st.DataObject, kinds: list[str]) -> None:
+    columns = tuple(Column(f"k{place}", type_of(kind)) for place, kind in enumerate(kinds))
+    codec = row_codec(Table(1, "t", (*columns, Column("x", types.INT)), tuple(range(len(kinds)))))
+    assert codec.identity is not None
+    drawn = st.fixed_dictionaries({f"k{place}": _SIMPLE_KEYS[kind] for place, kind in enumerate(kinds)})
+    rows = codec.rows([{**data.draw(drawn), "x": number} for number in range(6)])
+    keys, identities = codec.keys_of(rows), list(map(codec.identity, rows))
+    assert [each == other for each in keys for other in keys] == [
+        each == other and hash(each) == hash(other) for each in identities for other in identities
+    ]
+
+
+@pytest.mark.parametrize("kind", ["str", "bytes", "float", "decimal", "json"])
+def test_other_rows_are_told_apart_by_their_keys(kind: str) -> None:
+    """They may be too long, or equal as values or as keys only."""
+    columns = (Column("k", type_of(kind)), Column("x", types.INT))
+    assert row_codec(Table(1, "t", columns, (0,))).identity is None
+    assert row_codec(Table(1, "t", columns, (1, 0))).identity is None

@@ -145,13 +145,13 @@ def test_keys_and_roles(base: vt.Database, tmp_path: Path, monkeypatch: pytest.M
 
 def test_writes_are_one_message(base: vt.Database, db: RemoteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    exchange = remote_links.Links._exchange
+    once = remote_links.Links.once
 
-    def counting(self: remote_links.Links, ask: Ask) -> object:
+    def counting(self: remote_links.Links, ask: Ask, arguments: tuple[object, ...]) -> object:
         asked.append(ask.operation)
-        return exchange(self, ask)
+        return once(self, ask, arguments)
 
-    monkeypatch.setattr(remote_links.Links, "_exchange", counting)
+    monkeypatch.setattr(remote_links.Links, "once", counting)
     for number in range(3):
         with db.transaction() as tx:
             tx.insert("t", row(number))
@@ -172,6 +172,32 @@ def test_an_existing_key_is_told_at_the_commit(db: vt.Database) -> None:
     with pytest.raises(vt.IntegrityError, match="row 3 "), db.transaction() as tx:
         tx.insert("t", [row(3), row(3)])
     assert ids(db) == [1]
+
+
+@pytest.mark.parametrize(("type_", "keys"), [(int, [1, 2, 3]), (str, ["a", "b", "c"])])
+def test_a_key_that_is_given_twice_is_told_at_once(db: vt.Database, type_: type, keys: list[object]) -> None:
+    db.create_table("u", {"k": type_, "x": int}, key="k")
+    one, two, three = ({"k": key, "x": 1} for key in keys)
+    tx = db.transaction()
+    for twice in ([one, two, one], [three, three]):
+        with pytest.raises(vt.IntegrityError, match=f"row {twice[-1]['k']!r} of table 'u' exists already"):
+            tx.insert("u", twice)
+    tx.insert("u", [one, two])
+    for again in (two, [three, one]):
+        with pytest.raises(vt.IntegrityError, match="exists already"):
+            tx.insert("u", again)
+    tx.upsert("u", [one, three])
+    with pytest.raises(vt.IntegrityError, match=f"row {three['k']!r} of table 'u' exists already"):
+        tx.insert("u", three)
+    tx.commit()
+    with db.snapshot() as snapshot:
+        assert [each["k"] for each in snapshot.scan("u")] == keys
+
+
+def test_a_key_that_is_too_long_is_told_at_once(db: vt.Database) -> None:
+    db.create_table("u", {"k": str}, key="k")
+    with db.transaction() as tx, pytest.raises(vt.DataError, match="the limit is 480"):
+        tx.insert("u", {"k": "a" * 500})
 
 
 def test_many_rows_go_in_several_messages(db: vt.Database) -> None:
@@ -290,6 +316,66 @@ def test_commits_and_operations_happen_once(lossy: type[Lossy], address: str, ba
         assert [each["x"] for each in db.view("sums").rows()] == [10, 5]
     assert len(lossy.lost) > 15
     assert base.status().commits == 10
+
+
+@pytest.mark.parametrize(
+    ("raised", "told", "state"),
+    [
+        (None, None, "committed"),
+        (remote_links.Lost(), None, "committed"),
+        (vt.Busy("full"), vt.Busy, "rolled back"),
+        (vt.CommitUnknown("gone"), vt.CommitUnknown, "interrupted in its commit, which may have happened"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "interrupted in its commit, which may have happened"),
+    ],
+)
+def test_a_commit_whose_first_attempt_fails(
+    db: RemoteDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException | None,
+    told: type[BaseException] | None,
+    state: str,
+) -> None:
+    """Most commits are one request and no more than that; what else may come of it is told as ever."""
+    ids(db)
+    exchange, attempts = remote_links.Link.exchange, 0
+
+    def failing(link: remote_links.Link, ask: Ask, arguments: tuple[object, ...]) -> object:
+        nonlocal attempts
+        attempts += ask.operation == "commit"
+        if ask.operation == "commit" and attempts == 1 and raised is not None:
+            raise raised
+        return exchange(link, ask, arguments)
+
+    tx = db.transaction()
+    tx.insert("t", row(1))
+    monkeypatch.setattr(remote_links.Link, "exchange", failing)
+    if told is None:
+        token = tx.commit()
+        assert token == tx.token and token.commit_ts and token.tx_id[0] == db._remote.client.number
+    else:
+        with pytest.raises(told):
+            tx.commit()
+    assert attempts == (2 if isinstance(raised, remote_links.Lost) else 1)
+    assert isinstance(tx, RemoteTransaction)
+    assert tx._calls.ended == state
+    with pytest.raises(vt.InterfaceError, match=f"the transaction is {state}"):
+        tx.insert("t", row(2))
+    with pytest.raises(vt.InterfaceError, match=f"the transaction is {state}"):
+        tx.commit()
+    if told is not None:
+        with pytest.raises(vt.InterfaceError, match=f"the transaction is {state}"):
+            _ = tx.token
+    links = db._remote.links
+    assert ids(db) == ([1] if told is None else [])
+    assert links._count == len(links._idle) == 1
+
+
+def test_a_commit_in_a_closed_database(db: RemoteDatabase) -> None:
+    tx = db.transaction()
+    tx.insert("t", row(1))
+    db.close()
+    with pytest.raises(vt.InterfaceError, match="the database is closed"):
+        tx.commit()
 
 
 def test_what_may_not_be_done_twice_is_unknown(lossy: type[Lossy], address: str) -> None:
@@ -638,6 +724,7 @@ def test_a_session_that_is_ended_while_it_is_busy_ends_after_that(base: vt.Datab
     ended: list[object] = []
     sessions = server_sessions.Sessions(ended.append)
     session = sessions.begin((1, 1), "a", lambda: "held")
+    assert session.hold() == "held"
     session.busy = True
     sessions.end((1, 1), "a")
     assert len(sessions) == 1

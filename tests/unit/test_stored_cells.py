@@ -187,3 +187,33 @@ def test_ranges_are_loaded_as_far_as_the_limit_goes() -> None:
     answer = on_store.answer(store, LoadCells(3, NEWEST, (), ranges, 100))
     assert isinstance(answer, LoadedCells)
     assert [complete for _, complete in answer.ranges] == [key(2), key(9), STOP]
+
+
+@pytest.mark.parametrize("ranges_max", [1_000, 10, 2])
+def test_what_is_forgotten_is_cut_out_of_what_is_known(monkeypatch: pytest.MonkeyPatch, ranges_max: int) -> None:
+    monkeypatch.setattr(stored_cells, "RANGES_MAX", ranges_max)
+    cells = StoredCells()
+    cells.learn_range(key(0), key(20), [(key(number), 5, (number,)) for number in range(2, 20, 2)])
+    cells.learn_range(key(22), key(200), [(key(number), 5, (number,)) for number in range(22, 200, 2)])
+    kept = {50, 100, 102}
+    # All but a few go, in runs.
+    assert cells.evict(len(kept), lambda each: each[-1] in kept) == 95
+    known = {number for number in range(200) if cells.is_known(key(number))}
+    if ranges_max == 1_000:
+        assert known == {*range(1, 20, 2), *range(23, 200, 2), 0, *kept}
+    elif ranges_max == 10:
+        # What is between two that went is not known any more.
+        assert known == {0, 1, 49, 51, 99, 101, 103, 199, *kept} and len(cells._known[TABLE]) == 4
+    else:
+        assert known == {199, *kept} and len(cells._known[TABLE]) == 1
+
+
+def test_many_keys_are_forgotten_at_once() -> None:
+    """An LTM does nothing else meanwhile."""
+    cells = StoredCells()
+    keys = [TABLE + number.to_bytes(4, "big") for number in range(30_000)]
+    cells.learn_range(TABLE, STOP, [(each, 5, (1,)) for each in keys])
+    assert cells.evict(10_000, never) == 20_000
+    assert not cells.is_known(keys[19_999]) and cells.is_known(keys[20_000])
+    assert len(cells._known[TABLE]) == 2  # below them all, and above those that went
+    assert cells.is_known(keys[-1] + b"\xff")

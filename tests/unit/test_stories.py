@@ -15,9 +15,11 @@ from viewtide.ltm.two_phase.participant import RECOVERING, Participant
 from viewtide.ltm.two_phase.transitions import PARTICIPANT, state_of
 
 WRITE_AGAIN = "if the protocol was meant to change, run `python -m tests.sim.stories`"
-#: With these seeds every line of the table happens, but for what takes three faults at once.
+#: With these seeds every line of the table happens, but for what takes three faults at once, and for new rows whose
+#: views are all with the same participant.
 SEEDS = range(7_000, 7_030)
 RARE = {
+    ("none", "Prepare", "committed", ("Vote",)),
     ("holding", "Ask", "none", ("Refused",)),
     ("holding", "Ask", "refused", ("Refused",)),
     ("none", "Inquire", "none", ("Answer",)),
@@ -27,6 +29,7 @@ RARE = {
 #: What becomes of each story.
 ENDS = {
     "two_participants": ["committed"],
+    "new_rows": ["committed", "failed"],
     "coordinator_dies_holding": [],
     "coordinator_dies_voting": [],
     "vote_is_missing": [],

@@ -1,4 +1,4 @@
-"""The hub: real ZeroMQ sockets in this process. Batches, limits, addresses, peers that come and go."""
+"""Both kinds of hub: real sockets in this process. Batches, limits, addresses, peers that come and go."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import zmq
@@ -18,43 +19,69 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewtide.changetables.errors import InterfaceError, LocalProtocolError, OperationalError, RemoteProtocolError
-from viewtide.ltm import batches, transport
+from viewtide.ltm import batches, plain_hub, transport, zmq_hub
 from viewtide.ltm.addresses import parse_address
 from viewtide.ltm.keys import LOCAL, Identity
+from viewtide.ltm.plain_hub import PlainHub
 from viewtide.ltm.transport import Hub, Received
+from viewtide.ltm.zmq_hub import ZmqHub
 
 WAIT_S = 10.0
 
 
+KINDS: dict[str, tuple[type[Hub], ModuleType]] = {"plain": (PlainHub, plain_hub), "zmq": (ZmqHub, zmq_hub)}
+
+
 class Hubs:
-    """Makes hubs, and closes them at the end of the test."""
+    """Makes hubs of one kind, and closes them at the end of the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.make, self.module = KINDS[kind]
         self.made: list[Hub] = []
+        self._kept: dict[Hub, list[Received]] = {}
 
-    def __call__(self, name: str, listen: str | None = None) -> Hub:
-        hub = Hub(name, listen=listen)
+    def __call__(self, name: str, listen: str | None = None, *, insecure: bool = False) -> Hub:
+        hub = self.make(name, listen=listen, insecure=insecure)
         self.made.append(hub)
         return hub
 
+    def connected(self, name: str = "client") -> tuple[Hub, Hub]:
+        """Two that have talked to each other: the one who listens, and the other."""
+        server, client = self("server", "tcp://127.0.0.1:0"), self(name)
+        client.know("server", server.address)
+        client.send("server", b"hello")
+        client.flush()
+        assert payloads_of(self.wait_for(server)) == [b"hello"]
+        return server, client
 
-@pytest.fixture
-def hubs() -> Iterator[Hubs]:
-    made = Hubs()
+    def wait_for(self, hub: Hub, count: int = 1) -> list[Received]:
+        """Poll until so many batches are there. The others do what they have to, as each would in a loop of its own."""
+        received = self._kept.pop(hub, [])
+        deadline = time.monotonic() + WAIT_S
+        while len(received) < count:
+            assert time.monotonic() < deadline, f"{len(received)} of {count} batches came"
+            self.poll_others(hub)
+            received += hub.poll(5)
+        return received
+
+    def poll_others(self, hub: Hub) -> None:
+        for other in self.made:
+            if other is not hub and not other._closed:
+                self._kept.setdefault(other, []).extend(other.poll(0))
+
+
+@pytest.fixture(params=KINDS)
+def hubs(request: pytest.FixtureRequest) -> Iterator[Hubs]:
+    made = Hubs(request.param)
     yield made
     for hub in made.made:
         hub.close()
 
 
-def wait_for(hub: Hub, count: int = 1, meanwhile: Callable[[], None] = lambda: None) -> list[Received]:
-    """Poll until so many batches are there."""
-    received: list[Received] = []
-    deadline = time.monotonic() + WAIT_S
-    while len(received) < count:
-        assert time.monotonic() < deadline, f"{len(received)} of {count} batches came"
-        meanwhile()
-        received += hub.poll(20)
-    return received
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> type[Hub]:
+    return KINDS[request.param][0]
 
 
 def payloads_of(received: list[Received]) -> list[bytes]:
@@ -73,32 +100,28 @@ def test_a_batch_goes_there_and_an_answer_comes_back(hubs: Hubs, listen: str, tm
     for payload in (b"one", b"", b"three"):
         assert client.send("server", payload)
     client.flush()
-    (batch,) = wait_for(server)
+    (batch,) = hubs.wait_for(server)
     assert batch.who == Identity("client-7", LOCAL)
     assert batch.payloads == [b"one", b"", b"three"]
     assert server.reply(batch.route, b"yes") and server.reply(batch.route, b"and no")
     server.flush()
-    (answer,) = wait_for(client)
+    (answer,) = hubs.wait_for(client)
     assert answer.who == Identity("server", LOCAL)
     assert answer.payloads == [b"yes", b"and no"]
     # A route to a peer that one has connected to works as well.
     assert client.reply(answer.route, b"thanks")
     client.flush()
-    assert payloads_of(wait_for(server)) == [b"thanks"]
+    assert payloads_of(hubs.wait_for(server)) == [b"thanks"]
     assert (client.counts.sent_batches, client.counts.sent_payloads) == (2, 4)
     assert (server.counts.received_batches, server.counts.received_payloads) == (2, 4)
 
 
 def test_nothing_leaves_before_the_flush(hubs: Hubs) -> None:
-    server, client = hubs("server", "tcp://127.0.0.1:0"), hubs("client")
-    client.know("server", server.address)
-    client.send("server", b"first")
-    client.flush()
-    wait_for(server)
+    server, client = hubs.connected()
     client.send("server", b"second")
     assert server.poll(50) == []
     client.flush()
-    assert payloads_of(wait_for(server)) == [b"second"]
+    assert payloads_of(hubs.wait_for(server)) == [b"second"]
 
 
 def test_many_clients_are_told_apart_and_each_gets_its_own_answers(hubs: Hubs) -> None:
@@ -108,24 +131,23 @@ def test_many_clients_are_told_apart_and_each_gets_its_own_answers(hubs: Hubs) -
         client.know("server", server.address)
         client.send("server", client.name.encode())
         client.flush()
-    for batch in wait_for(server, len(clients)):
+    for batch in hubs.wait_for(server, len(clients)):
         assert batch.payloads == [batch.who.name.encode()]
         server.reply(batch.route, b"for " + batch.payloads[0])
     server.flush()
     for client in clients:
-        assert payloads_of(wait_for(client)) == [b"for " + client.name.encode()]
+        assert payloads_of(hubs.wait_for(client)) == [b"for " + client.name.encode()]
 
 
 def test_batches_of_one_peer_in_one_poll_have_one_route_so_that_answers_leave_together(hubs: Hubs) -> None:
-    server, client = hubs("server", "tcp://127.0.0.1:0"), hubs("client")
-    client.know("server", server.address)
+    server, client = hubs.connected()
     for payload in (b"a", b"b"):
         client.send("server", payload)
         client.flush()
-    first, second = wait_for(server, 2)
+    first, second = hubs.wait_for(server, 2)
     assert server.reply(first.route, b"A") and server.reply(second.route, b"B")
     server.flush()
-    assert [batch.payloads for batch in wait_for(client)] == [[b"A", b"B"]]
+    assert [batch.payloads for batch in hubs.wait_for(client)] == [[b"A", b"B"]]
 
 
 def test_whom_nobody_knows_nothing_is_sent(hubs: Hubs) -> None:
@@ -142,12 +164,12 @@ def test_a_peer_may_come_later_and_come_back(hubs: Hubs, tmp_path: Path) -> None
     assert client.send("server", b"early")
     client.flush()
     server = hubs("server", address)
-    assert payloads_of(wait_for(server)) == [b"early"]
+    assert payloads_of(hubs.wait_for(server)) == [b"early"]
     server.close()
     again = hubs("server", address)
     client.send("server", b"after")
     client.flush()
-    assert payloads_of(wait_for(again)) == [b"after"]
+    assert payloads_of(hubs.wait_for(again)) == [b"after"]
 
 
 def test_a_peer_with_another_address_is_connected_anew_and_gets_what_waits_for_it(hubs: Hubs) -> None:
@@ -155,13 +177,13 @@ def test_a_peer_with_another_address_is_connected_anew_and_gets_what_waits_for_i
     client.know("server", old.address)
     client.send("server", b"first")
     client.flush()
-    wait_for(old)
+    hubs.wait_for(old)
     assert client.send("server", b"second")
     client.know("server", new.address)
     client.know("server", new.address)
     assert client.send("server", b"third")
     client.flush()
-    assert payloads_of(wait_for(new)) == [b"second", b"third"]
+    assert payloads_of(hubs.wait_for(new)) == [b"second", b"third"]
     client.forget("server")
     client.forget("server")
     assert not client.send("server", b"x") and not client.knows("server")
@@ -172,15 +194,15 @@ def test_an_answer_to_somebody_who_has_gone_is_dropped_and_counted(hubs: Hubs) -
     client.know("server", server.address)
     client.send("server", b"x")
     client.flush()
-    (batch,) = wait_for(server)
+    (batch,) = hubs.wait_for(server)
     client.close()
     deadline = time.monotonic() + WAIT_S
     while server.reply(batch.route, b"answer"):
         assert time.monotonic() < deadline, "it is never noticed that the client has gone"
         server.flush()
         server.poll(5)
-    assert server.counts.dropped >= 2
     assert not server.reply(batch.route, b"another")
+    assert server.counts.dropped >= 2
 
 
 def test_a_full_queue_says_so_and_nothing_that_was_taken_is_lost(hubs: Hubs) -> None:
@@ -214,12 +236,12 @@ def test_a_batch_is_divided_when_it_gets_too_large(hubs: Hubs) -> None:
     count = batches.PAYLOADS_PER_BATCH_MAX + 1
     assert all(client.send("server", b"x") for _ in range(count))
     client.flush()
-    sizes = [len(batch.payloads) for batch in wait_for(server, 2)]
+    sizes = [len(batch.payloads) for batch in hubs.wait_for(server, 2)]
     assert sizes == [batches.PAYLOADS_PER_BATCH_MAX, 1]
     half = bytes(batches.BATCH_BYTES_MAX // 2)
     assert all(client.send("server", half) for _ in range(3))
     client.flush()
-    assert [len(batch.payloads) for batch in wait_for(server, 2)] == [2, 1]
+    assert [len(batch.payloads) for batch in hubs.wait_for(server, 2)] == [2, 1]
 
 
 def test_the_largest_message_arrives_and_a_larger_one_is_refused(hubs: Hubs) -> None:
@@ -227,15 +249,14 @@ def test_the_largest_message_arrives_and_a_larger_one_is_refused(hubs: Hubs) -> 
     client.know("server", server.address)
     assert client.send("server", bytes(batches.MESSAGE_BYTES_MAX))
     client.flush()
-    assert [len(payload) for payload in payloads_of(wait_for(server))] == [batches.MESSAGE_BYTES_MAX]
+    assert [len(payload) for payload in payloads_of(hubs.wait_for(server))] == [batches.MESSAGE_BYTES_MAX]
     with pytest.raises(LocalProtocolError, match="at most"):
         client.send("server", bytes(batches.MESSAGE_BYTES_MAX + 1))
 
 
 def test_one_poll_gives_a_bounded_part_and_the_next_one_the_rest(hubs: Hubs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "RECEIVED_BATCHES_MAX", 3)
-    server, client = hubs("server", "tcp://127.0.0.1:0"), hubs("client")
-    client.know("server", server.address)
+    server, client = hubs.connected()
+    monkeypatch.setattr(hubs.module, "RECEIVED_BATCHES_MAX", 3)
     for number in range(10):
         client.send("server", bytes([number]))
         client.flush()
@@ -250,7 +271,7 @@ def test_one_poll_gives_a_bounded_part_and_the_next_one_the_rest(hubs: Hubs, mon
 
 def test_what_is_dropped_counts_for_the_bounded_part_too(hubs: Hubs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise somebody who sends large nonsense keeps everybody else from being answered."""
-    monkeypatch.setattr(transport, "RECEIVED_BYTES_MAX", 1_000)
+    monkeypatch.setattr(hubs.module, "RECEIVED_BYTES_MAX", 1_000)
     server = hubs("server", "tcp://127.0.0.1:0")
     with zmq.Context() as context, context.socket(zmq.DEALER) as mallory:
         mallory.linger = 0
@@ -266,10 +287,11 @@ def test_what_is_dropped_counts_for_the_bounded_part_too(hubs: Hubs, monkeypatch
     assert server.counts.malformed == 6 and max(counted) <= 2
 
 
+@pytest.mark.parametrize("hubs", ["zmq"], indirect=True)
 def test_routes_that_are_remembered_are_bounded_and_old_ones_still_work(
     hubs: Hubs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "ROUTES_MAX", 2)
+    monkeypatch.setattr(hubs.module, "ROUTES_MAX", 2)
     server = hubs("server", "tcp://127.0.0.1:0")
     routes = {}
     clients = [hubs(f"client-{number}") for number in range(5)]
@@ -277,14 +299,14 @@ def test_routes_that_are_remembered_are_bounded_and_old_ones_still_work(
         client.know("server", server.address)
         client.send("server", b"x")
         client.flush()
-        (batch,) = wait_for(server)
+        (batch,) = hubs.wait_for(server)
         routes[client.name] = batch.route
-    assert len(server._routes) == 2
+    assert isinstance(server, ZmqHub) and len(server._routes) == 2
     for client in clients:
         assert server.reply(routes[client.name], client.name.encode())
     server.flush()
     for client in clients:
-        assert payloads_of(wait_for(client)) == [client.name.encode()]
+        assert payloads_of(hubs.wait_for(client)) == [client.name.encode()]
 
 
 def test_wake_ends_a_poll_from_another_thread(hubs: Hubs) -> None:
@@ -344,12 +366,12 @@ def test_what_is_no_public_key_is_named(hubs: Hubs) -> None:
             hub.know("node", "tcp://127.0.0.1:1", text)
 
 
-def test_hubs_that_nobody_closed_end_when_they_are_collected() -> None:
+def test_hubs_that_nobody_closed_end_when_they_are_collected(kind: type[Hub]) -> None:
     """In a cycle, as a client's are: their context must not wait for sockets that go with it."""
 
     def forget_some() -> None:
-        server = Hub("server", listen="tcp://127.0.0.1:0")
-        client = Hub("client")
+        server = kind("server", listen="tcp://127.0.0.1:0")
+        client = kind("client")
         client.know("server", server.address)
         client.send("server", b"hello")
         client.flush()
@@ -364,26 +386,25 @@ def test_hubs_that_nobody_closed_end_when_they_are_collected() -> None:
 
 
 @pytest.mark.parametrize("listen", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7400"])
-def test_without_keys_a_hub_stays_on_this_machine(listen: str) -> None:
+def test_without_keys_a_hub_stays_on_this_machine(kind: type[Hub], listen: str) -> None:
     with pytest.raises(InterfaceError, match="open to everybody") as caught:
-        Hub("hub", listen=listen)
+        kind("hub", listen=listen)
     assert "viewtide keys" in caught.value.hint
-    hub = Hub("hub")
+    hub = kind("hub")
     with pytest.raises(InterfaceError, match="open to everybody"):
         hub.know("peer", "tcp://192.0.2.1:7400")
     hub.close()
 
 
 def test_who_asks_for_it_explicitly_may_talk_in_plaintext(hubs: Hubs) -> None:
-    server = Hub("server", listen="tcp://*:0", insecure=True)
-    hubs.made.append(server)
+    server = hubs("server", "tcp://*:0", insecure=True)
     port = server.address.rpartition(":")[2]
     for host in ("127.0.0.1", "[::1]"):
         client = hubs("client")
         client.know("server", f"tcp://{host}:{port}")
         client.send("server", b"x")
         client.flush()
-        assert payloads_of(wait_for(server)) == [b"x"]
+        assert payloads_of(hubs.wait_for(server)) == [b"x"]
 
 
 def test_a_port_that_is_taken_is_named(hubs: Hubs) -> None:
@@ -471,17 +492,17 @@ def test_a_batch_that_is_cut_or_too_long_is_refused(payloads: list[bytes], data:
             batches.payloads_in(wrong, start)
 
 
-def test_names_are_bounded() -> None:
+def test_names_are_bounded(kind: type[Hub]) -> None:
     for name in ("", "x" * 256):
         with pytest.raises(LocalProtocolError):
-            Hub(name)
+            kind(name)
 
 
 #: Hears nothing for a while, as a process that is busy or was paused, and then all of it.
 DEAF = """
 import sys, time
-from viewtide.ltm.transport import Hub
-hub = Hub("deaf", listen="tcp://127.0.0.1:0")
+from viewtide.ltm.zmq_hub import ZmqHub
+hub = ZmqHub("deaf", listen="tcp://127.0.0.1:0")
 print(hub.address, flush=True)
 sys.stdin.readline()
 time.sleep(0.5)
@@ -496,7 +517,7 @@ def test_a_peer_that_leaves_while_its_queue_is_full_ends_nobody() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdin is not None
         address = process.stdout.readline().strip()
-        hub = Hub("flood")
+        hub = ZmqHub("flood")
         hub.know("deaf", address)
         while hub.send("deaf", b"x" * 500_000):
             hub.flush()
@@ -506,3 +527,29 @@ def test_a_peer_that_leaves_while_its_queue_is_full_ends_nobody() -> None:
         process.stdin.flush()
         assert int(process.stdout.readline() or "0") > 0, "it ended without a word"
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("main_kind", KINDS)
+def test_a_hub_wakes_up_for_another_one_of_its_thread(hubs: Hubs, main_kind: str) -> None:
+    main = KINDS[main_kind][0]("main", listen="tcp://127.0.0.1:0")
+    hubs.made.append(main)
+    guest, client = hubs("guest", "tcp://127.0.0.1:0"), hubs("client")
+    main.also(guest)
+    client.know("guest", guest.address)
+    received: list[Received] = []
+    for number in range(3):
+        client.send("guest", b"%d" % number)
+        client.flush()
+        deadline = time.monotonic() + WAIT_S
+        while len(received) <= number:
+            assert time.monotonic() < deadline, "nobody woke it up"
+            client.poll(0)
+            assert main.poll(20) == []
+            received += guest.poll(0)
+    assert payloads_of(received) == [b"0", b"1", b"2"]
+
+    began = time.monotonic()
+    threading.Timer(0.05, guest.wake).start()
+    main.poll(int(WAIT_S * 1000))
+    assert time.monotonic() - began < WAIT_S / 2, "another thread woke the guest up"
+    guest.poll(0)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from viewtide.coordinator.cluster.waves import WAVE_MS_MAX, WAVE_SUBMITS_MAX, WAVES_MAX, WAVES_MAX_LOCAL, Waves
+from viewtide.coordinator.cluster.waves import (
+    GATHER_MS,
+    WAVE_MS_MAX,
+    WAVE_SUBMITS_MAX,
+    WAVES_MAX,
+    WAVES_MAX_LOCAL,
+    Waves,
+)
 from viewtide.coordinator.two_phase.coordinator import Coordinator
 from viewtide.coordinator.two_phase.messages import Outcome, Submit, Submits
 from viewtide.ltm.catalog import Catalog
@@ -50,7 +57,28 @@ def test_those_that_wait_go_together_when_a_wave_has_ended() -> None:
         waves.answered((number, 1))
     assert begun(waves, 4) == []
     waves.answered((12, 1))
-    assert begun(waves, 4) == [13]
+    assert begun(waves, 4) == [] and waves.due_ms == 4 + GATHER_MS
+    assert begun(waves, 4 + GATHER_MS) == [13]
+
+
+def test_those_who_were_answered_are_waited_for_a_moment() -> None:
+    waves = Waves(WAVES_MAX_LOCAL)
+    assert begun(waves, 0, 1) == [1]
+    assert begun(waves, 1, 2, 3) == []
+    waves.answered((1, 1))
+    assert begun(waves, 2) == [2, 3]
+    assert begun(waves, 3, 4) == []
+    for number in (2, 3):
+        waves.answered((number, 1))
+    # Without these two, they would be two waves in turns from now on.
+    assert begun(waves, 4) == []
+    assert begun(waves, 4, 5, 6) == [4, 5, 6]
+    for number in (4, 5, 6):
+        waves.answered((number, 1))
+    assert begun(waves, 10, 7) == []
+    assert begun(waves, 10 + GATHER_MS) == [7]
+    waves.answered((7, 1))
+    assert begun(waves, 20, 8) == [8]
 
 
 def test_a_wave_that_takes_long_is_not_waited_for() -> None:
