@@ -100,6 +100,9 @@ class SegmentLog:
     def __init__(
         self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES, on_report: Callable[[str], None]
     ) -> None:
+        #: The last segment.
+        self._file: BlockFile | None = None
+        self._directory_fd = -1
         if segment_bytes <= 0 or segment_bytes % BLOCK_BYTES:
             raise InterfaceError(
                 f"a log segment of {segment_bytes} bytes is not possible", hint=f"use a multiple of {BLOCK_BYTES}"
@@ -114,9 +117,6 @@ class SegmentLog:
         self._cut_bytes = 0
         self._failure = ""
         self._closed = False
-        #: The last segment.
-        self._file: BlockFile | None = None
-        self._directory_fd = -1
         try:
             self._open()
         except OSError as error:
@@ -336,6 +336,10 @@ class SegmentLog:
         if self._directory_fd >= 0:
             os.close(self._directory_fd)
             self._directory_fd = -1
+
+    def __del__(self) -> None:
+        """Whoever drops a log without closing it loses no descriptors."""
+        self.close()
 
     # Opening.
 
