@@ -42,7 +42,8 @@ class Group:
 
     @property
     def watermark(self) -> int:
-        return self.views[0].versions.horizon.durable_ts
+        """Of the last one: a step publishes them one after the other."""
+        return min([rows.versions.horizon.durable_ts for rows in self.views])
 
     @property
     def ready(self) -> bool:

@@ -420,7 +420,8 @@ class Run:
         if rng.random() < 0.1:
             self._checkpoint()
         if self.directory is not None and rng.random() < 0.25:
-            self._reopen()
+            with self.writing:  # what the refresher's thread commits now would be lost, or not be known to the model
+                self._reopen()
 
     def _checkpoint(self) -> None:
         self.db._engine.checkpoint()

@@ -18,6 +18,7 @@ from viewtide.changetables.plan import Answers, LookUp
 from viewtide.coordinator import batch, refresher
 from viewtide.coordinator.vms import managers, view_manager
 from viewtide.coordinator.vms.view_manager import ViewManager
+from viewtide.ltm.versions import Horizon
 
 SUMS = "SELECT g, SUM(v) AS s, COUNT(*) AS n FROM e GROUP BY g"
 LEAST = "SELECT g, MIN(v) AS lo, MAX(v) AS hi FROM e GROUP BY g"
@@ -234,6 +235,30 @@ def test_a_snapshot_reads_each_group_at_one_watermark(db: vt.Database) -> None:
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_group_is_as_far_as_the_last_of_its_views(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step publishes its views one after the other. Whoever asks for the latest meanwhile is not told that it is there
+    by the first of them, and then reads another one where it was."""
+    names = ("a", "b", "c")
+    for name in names:
+        db.create_view(name, "SELECT g, COUNT(*) AS n FROM e GROUP BY g", refresh="manual", group="together")
+    group = db._node.refresher._group_of("a")
+    publish = Horizon.publish
+    seen: list[int] = []
+
+    def published(horizon: Horizon, ts: int) -> None:
+        publish(horizon, ts)
+        marks = [rows.versions.horizon.durable_ts for rows in group.views]
+        seen.append(len(set(marks)))
+        assert group.watermark == min(marks)
+
+    monkeypatch.setattr(Horizon, "publish", published)
+    with db.transaction() as tx:
+        tx.insert("e", {"id": 1, "g": 1, "v": 1, "w": 1})
+    for name in names:
+        assert (db.view(name).rows(latest=True).watermark or 0) >= tx.token.commit_ts
+    assert 2 in seen
 
 
 def test_a_deferred_view_stays_where_it_is_until_it_is_refreshed(db: vt.Database) -> None:
