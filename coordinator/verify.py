@@ -205,10 +205,15 @@ class Snapshot:
     def _answer(self, look_up: LookUp) -> list[object]:
         rows = self.tables.source(look_up.table)
         if look_up.index is None:
+            if isinstance(rows, ViewRows):
+                self.ltm.fetch_states(rows, look_up.keys, self.at)
+            else:
+                self.ltm.fetch(rows.versions, look_up.keys, self.at)
             return [self._row(rows, key) for key in look_up.keys]
         if look_up.index == WHOLE_TABLE:
             return [[row for _, row in self.shown(rows, *table_range(rows.table.id))]] * len(look_up.keys)
         entries = self.tables.indexes[look_up.index][1]
+        self.ltm.fetch_prefixes(entries.versions, look_up.keys, self.at)
         corrected = self.corrections.get(look_up.table, {})
         added = rows_by_prefix(entries, corrected)
         answers: list[object] = []

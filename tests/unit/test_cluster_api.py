@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -12,7 +12,7 @@ import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
 from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
 from viewtide.coordinator.cluster.requests import Requests, error_of
-from viewtide.coordinator.two_phase.messages import FAILED, Outcome
+from viewtide.coordinator.two_phase.messages import FAILED, Outcome, RowsAt
 from viewtide.ltm.cluster.member import Member
 
 BY_CATEGORY = (
@@ -121,6 +121,24 @@ def test_sync_views_are_read_at_the_snapshot_with_own_writes(db: vt.Database) ->
     assert db.view("by_category").verify().ok and db.view("extremes").verify().ok
     assert db.view("by_category").status().state == "live"
     assert "events" in db.view("by_category").explain()
+
+
+def test_verify_asks_for_many_rows_at_once(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One question for each row that is joined would take a message to an LTM and back."""
+    db.create_view("by_category", BY_CATEGORY)
+    with db.transaction() as tx:
+        tx.insert("products", [{"id": number, "category": "ab"[number % 2]} for number in range(300)])
+        tx.insert("events", [{"id": number, "product": number % 300, "cost": 1} for number in range(600)])
+    asked: list[int] = []
+    read = Requests.read
+
+    def counted(requests: Requests, at: int, keys: Sequence[bytes], *args: object, **kwargs: object) -> RowsAt:
+        asked.append(len(keys))
+        return read(requests, at, keys, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Requests, "read", counted)
+    assert db.view("by_category").verify().ok
+    assert sum(asked) >= 300 and len(asked) < 40
 
 
 def test_deferred_views_are_read_at_their_watermark_and_as_fresh_as_asked_for(db: vt.Database) -> None:
