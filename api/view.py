@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .changes import Changes
+from .changetables.evaluators.whole import forced
 from .changetables.explain import explain
 from .coordinator.local_layout import check_switch, told
 from .coordinator.verify import Progress, verify
@@ -105,6 +106,8 @@ class View:
         `evaluator` forces what computes the next step: "rows", "columns" or "spark". None: what costs less."""
         self._node.check_open()
         engine = self._node.engine
+        if evaluator is not None:
+            forced(evaluator)
         if view_rows(self.name, engine.ltm.tables).view.deferred:
             return self._node.refresher.wait_for(self.name, engine.ltm.horizon.durable_ts, REFRESH_MS_MAX, evaluator)
         with self._reads() as view:

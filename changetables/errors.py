@@ -95,6 +95,6 @@ class UnsupportedView(NotSupportedError):
 
     def __init__(self, reason: str, *, place: tuple[int, int] | None = None, hint: str = "") -> None:
         where = f" at line {place[0]}, column {place[1]}" if place else ""
-        super().__init__(f"{reason}{where}", hint=hint)
+        super().__init__(f"not supported: {reason}{where}", hint=hint)
         self.reason = reason
         self.place = place

@@ -142,6 +142,7 @@ _NAMED_FEATURES: dict[type[exp.Expr], tuple[str, str]] = {
     exp.Collate: ("COLLATE", "COLLATE"),
     exp.Dot: ("qualified function names", "."),
     exp.ByteString: ("strings with escapes", "E"),
+    exp.RawString: ("strings in dollar signs", "$"),
     exp.Concat: ("CONCAT and adjacent strings", "CONCAT"),
 }
 _WHOLE_ROW_REASON = "a whole row as a value"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from importlib.metadata import requires
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 #: How the worked example begins, and how many events it has here: as few as are loaded in bulk.
 EVENTS = "EVENTS = 10_000_000"
 FEW_EVENTS = "EVENTS = 100_000"
+
+
+def test_the_extra_has_what_spark_asks_for() -> None:
+    """Spark refuses `mapInArrow` without pandas, and does not install it by itself; the extra `dev` would hide that."""
+    wanted = [each for each in requires("viewtide") or () if 'extra == "spark"' in each]
+    assert {re.split(r"[^\w-]", each)[0] for each in wanted} >= {"pyspark", "pyarrow", "pandas"}
 
 
 def blocks_of() -> list[str]:

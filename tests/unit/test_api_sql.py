@@ -899,6 +899,7 @@ def test_errors_in_a_view_tell_the_place_in_the_whole_text(shop: vt.Database) ->
     with pytest.raises(vt.UnsupportedView) as raised:
         shop.sql("CREATE MATERIALIZED VIEW v AS\n SELECT random() AS r FROM events")
     assert raised.value.place == (2, 9)
+    assert str(raised.value).startswith("not supported: volatile function random at line 2, column 9")
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,13 @@ def test_a_deferred_view_stays_where_it_is_until_it_is_refreshed(db: vt.Database
     assert shown(view, latest=True) == [(1, 106, 3)]
 
 
+def test_refresh_by_an_evaluator_that_there_is_not_is_refused_in_every_mode(db: vt.Database) -> None:
+    for mode in ("sync", "manual"):
+        view = db.create_view(mode, "SELECT g, COUNT(*) AS n FROM e GROUP BY g", refresh=mode)
+        with pytest.raises(vt.InterfaceError, match="'gpu' is no evaluator"):
+            view.refresh("gpu")
+
+
 def test_updates_of_a_row_inside_a_step_cost_one_change(db: vt.Database) -> None:
     view = db.create_view("v", SUMS, refresh="manual")
     for value in range(50):
