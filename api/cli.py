@@ -164,11 +164,12 @@ def sql(
     # Imported here: --help and --version need none of it.
     from .shell import run_shell
 
-    text = ";\n".join(texts) if texts else None
     if limit is None:
         limit = 0 if as_json else ROWS_SHOWN
     with _ended_properly(), _opened(path, own_keys, server_key) as database:
-        fine = run_shell(database, text, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr)
+        fine = run_shell(
+            database, texts or None, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr
+        )
     if not fine:
         raise typer.Exit(EXIT_FAILED)
 
@@ -294,14 +295,19 @@ def load(
 
 EXPORT_HELP = (
     "Write a table or a view to a file, as it is at one moment.\n\n"
-    "FILE is CSV, Parquet or JSON lines; `viewtide load` reads the same values from it again."
+    "FILE is CSV, Parquet or JSON lines; `viewtide load` reads the same values from it again. With - rows go to the "
+    "standard output, and how many they are to the standard error; a pipe or device gets them as they come. Both need "
+    "--format, and take no Parquet."
 )
 
 
 @app.command(help=EXPORT_HELP)
 def export(
     name: Annotated[str, typer.Argument(metavar="TABLE_OR_VIEW", show_default=False)],
-    file: Annotated[Path, typer.Argument(help="The file; one that is there is replaced.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(help="The file; one that is there is replaced. - is the standard output.", show_default=False),
+    ],
     source: Annotated[
         str, typer.Option("--from", help="The directory of a database, or the address of a node.", show_default=False)
     ],
@@ -314,7 +320,7 @@ def export(
     from .file_commands import run_export
 
     with _ended_properly(), _known(source, own_keys, server_key, "'--from'") as database:
-        run_export(database, name, file, wanted=file_format, as_json=as_json, out=sys.stdout)
+        run_export(database, name, file, wanted=file_format, as_json=as_json, out=sys.stdout, err=sys.stderr)
 
 
 keys = typer.Typer(

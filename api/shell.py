@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from .changetables.errors import Error
+from .changetables.errors import Error, ProgrammingError
 from .changetables.literals import sql_name
 from .changetables.schema import Column, Table
+from .changetables.statements import Commit, Rollback, Statement
 from .changetables.types import Type
-from .shell_output import Output, cell
+from .rows import Result
+from .shell_output import Output, cell, place_of
 from .sql import parse, tag_of
 
 if TYPE_CHECKING:
@@ -31,10 +33,13 @@ HELP = (
     "Statements end with a semicolon; BEGIN, COMMIT and ROLLBACK make a transaction of several.",
     "\\d          list tables and views",
     "\\d NAME     describe a table or view",
-    "\\timing     show how long each statement takes, or stop",
+    "\\timing     show how long each statement takes, or stop; \\timing on, \\timing off",
     "\\?          this help",
     "\\q          quit",
 )
+#: What people type who know other shells: as a whole line, where a statement would begin. None begins so.
+WORDS = {"help": "\\?", "exit": "\\q", "quit": "\\q"}
+_SWITCHES = {"on": True, "off": False}
 _KEYWORDS = """
     ALTER AND AS ASC AVG BEGIN BETWEEN BY CASE CAST CHECK COLUMN COMMIT CONFLICT COUNT CREATE CROSS DEFAULT DELETE DESC
     DISTINCT DO DROP ELSE END EXCEPT EXISTS EXPLAIN FALSE FROM FULL GROUP HAVING IN INDEX INNER INSERT INTERSECT INTO IS
@@ -54,23 +59,38 @@ class Shell:
         self._first_line = 1
         self._line = 0
         self._timing = False
+        #: The transaction has failed by a text that cannot be read: the session was never given it.
+        self._unread = False
         self.quit = False
 
     @property
     def prompt(self) -> str:
         if self._lines:
             return PROMPT_MORE
-        if self._session.failed:
+        if self._session.failed or self._unread:
             return PROMPT_FAILED
         return PROMPT_IN_TRANSACTION if self._session.in_transaction else PROMPT
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._session.in_transaction
+
+    def is_within(self, line: str) -> bool:
+        """Whether it is one of WORDS, and taken for a part of the statement that is being typed."""
+        return bool(self._lines) and _word(line) in WORDS
+
+    def begin(self) -> None:
+        """A text of its own begins: places are told in it."""
+        self._line = 0
 
     def feed(self, line: str) -> bool:
         """One more line of input; runs what it completes."""
         self._line += 1
         if not self._lines:
-            if line.strip().startswith("\\"):
-                return self._command(line.strip())
-            if not line.strip():
+            text = WORDS.get(_word(line), line.strip())
+            if text.startswith("\\"):
+                return self._command(text)
+            if not text:
                 return True
             self._first_line = self._line
         self._lines.append(line)
@@ -91,9 +111,19 @@ class Shell:
     def run(self, text: str, first_line: int = 1) -> bool:
         """Each statement of a text, until one fails."""
         try:
-            for statement in parse(text).statements:
+            statements = parse(text).statements
+        except Error as error:
+            # What stands before it is not wrong: a BEGIN there makes this an error inside a transaction.
+            before = _before(text, error)
+            if before.strip() and not self.run(before, first_line):
+                return False
+            self._unread = self._session.in_transaction
+            self._output.error(error, text, first_line)
+            return False
+        try:
+            for statement in statements:
                 begin = time.perf_counter()
-                result = self._session.execute(statement, text)
+                result = self._execute(statement, text)
                 self._output.result(tag_of(statement, result), result)
                 if self._timing:
                     self._output.note(f"Time: {(time.perf_counter() - begin) * 1000:.3f} ms")
@@ -101,6 +131,18 @@ class Shell:
             self._output.error(error, text, first_line)
             return False
         return True
+
+    def _execute(self, statement: Statement, text: str) -> Result:
+        if not self._unread:
+            return self._session.execute(statement, text)
+        if not isinstance(statement, Commit | Rollback):
+            raise ProgrammingError("the transaction has failed: statements are refused until its end", hint="ROLLBACK;")
+        self._unread = False
+        rollback = parse("ROLLBACK")
+        result = self._session.execute(rollback.statements[0], rollback.text)
+        if isinstance(statement, Commit):
+            raise ProgrammingError("the transaction had failed, so it was rolled back, not committed")
+        return result
 
     def close(self) -> None:
         """What was begun and not committed is rolled back."""
@@ -111,15 +153,18 @@ class Shell:
     # -- commands
 
     def _command(self, text: str) -> bool:
-        name, _, rest = text.partition(" ")
-        argument = rest.strip().rstrip(";").strip()
+        name, _, argument = text.rstrip("; \t").partition(" ")
+        argument = argument.strip()
         try:
             if name == "\\q":
                 self.quit = True
             elif name == "\\?":
                 self._output.lines(HELP)
+            elif name == "\\timing" and argument and argument.lower() not in _SWITCHES:
+                self._output.note(f"\\timing takes on or off, not {argument}")
+                return False
             elif name == "\\timing":
-                self._timing = not self._timing
+                self._timing = _SWITCHES.get(argument.lower(), not self._timing)
                 self._output.note(f"Timing is {'on' if self._timing else 'off'}.")
             elif name == "\\d" and argument:
                 self._describe(argument)
@@ -183,6 +228,23 @@ def _complete(text: str) -> bool:
     return is_complete(text)
 
 
+def _before(text: str, error: Error) -> str:
+    """The statements before the one that cannot be read; nothing where nobody can tell which one it is."""
+    from .changetables.sql.heads import split
+
+    place = place_of(error)
+    try:
+        _, parts = split(text)
+    except Error:  # a quote that is not closed, or the like
+        return ""
+    starts = [part.tokens[0].start for part in parts if place and part.place_of_offset(part.tokens[0].start) <= place]
+    return text[: starts[-1]] if starts else ""
+
+
+def _word(line: str) -> str:
+    return line.strip().rstrip("; \t").lower()
+
+
 def _described(column: Column) -> tuple[str, str, str, str]:
     default = cell(column.default) if column.has_default else ""
     return column.name, _type_name(column.type), "yes" if column.nullable else "no", default
@@ -211,6 +273,7 @@ def _constraints(table: Table) -> Iterator[str]:
 
 def run_script(shell: Shell, lines: Iterable[str]) -> bool:
     """A script: the first error ends it."""
+    shell.begin()
     for line in lines:
         if not shell.feed(line.rstrip("\n")):
             return False
@@ -225,7 +288,10 @@ def run_terminal(shell: Shell, output: Output) -> None:
     with _history(shell):
         while not shell.quit:
             try:
-                shell.feed(input(shell.prompt))
+                line = input(shell.prompt)
+                if shell.is_within(line):
+                    output.note("this is a part of your statement; end it with a semicolon, or drop it with Ctrl-C")
+                shell.feed(line)
             except KeyboardInterrupt as interrupt:
                 if interrupt.args not in ((), (signal.SIGINT,)):
                     raise  # not Ctrl-C, but an end from outside
@@ -287,17 +353,29 @@ def _made_private(path: Path) -> bool:
 
 
 def run_shell(
-    database: Database, text: str | None, *, as_json: bool, limit: int, source: TextIO, out: TextIO, err: TextIO
+    database: Database,
+    texts: Sequence[str] | None,
+    *,
+    as_json: bool,
+    limit: int,
+    source: TextIO,
+    out: TextIO,
+    err: TextIO,
 ) -> bool:
-    """`text` if there is one, else `source`: a terminal or a script. Says whether all went well."""
+    """`texts` one after the other if there are any, else `source`: a terminal or a script. Says whether all went
+    well."""
     output = Output(out, err, as_json=as_json, limit=limit)
     shell = Shell(database, output)
     try:
-        if text is not None:
-            return run_script(shell, text.split("\n"))
-        if source.isatty():
+        if texts is None and source.isatty():
             run_terminal(shell, output)
             return True
-        return run_script(shell, source)
+        scripts = [source] if texts is None else [text.split("\n") for text in texts]
+        fine = all(shell.quit or run_script(shell, lines) for lines in scripts)
+        if fine and shell.in_transaction:
+            # Whoever wrote it meant to keep what it did, and would not look again after the exit code 0.
+            output.error(ProgrammingError("the input ended inside a transaction", hint="end it with COMMIT;"), "")
+            return False
+        return fine
     finally:
         shell.close()

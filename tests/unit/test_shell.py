@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from typer.testing import CliRunner
 
 import viewtide as vt
 from viewtide.cli import EXIT_INTERRUPTED, app
-from viewtide.shell import HISTORY_VARIABLE, PROMPT, Shell, run_shell
+from viewtide.serve import served
+from viewtide.shell import HISTORY_VARIABLE, PROMPT, PROMPT_FAILED, Shell, run_shell
 from viewtide.shell_output import Output, cell, error_lines, json_value, printable
 
 READ_SECONDS_MAX = 60
@@ -108,9 +110,15 @@ def test_begin_commit_and_rollback(db: vt.Database) -> None:
 def test_what_is_not_committed_at_the_end_is_rolled_back(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (id int PRIMARY KEY)")
     run = Run(db, "BEGIN; INSERT INTO t VALUES (1);")
-    assert run.fine
-    assert run.err == ["the open transaction is rolled back"]
+    assert not run.fine
+    assert run.err == [
+        "ERROR: the input ended inside a transaction",
+        "HINT: end it with COMMIT;",
+        "the open transaction is rolled back",
+    ]
     assert len(db.sql("TABLE t")) == 0
+    failed = Run(db, "BEGIN; INSERT INTO t VALUES (1); SELECT 1 / 0;")
+    assert failed.err == ["ERROR: output ?column?: division by zero", "the open transaction is rolled back"]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +150,68 @@ def test_after_an_error_a_transaction_takes_only_its_end(db: vt.Database) -> Non
     assert "it was rolled back, not committed" in err.getvalue()
     assert shell.feed("INSERT INTO t VALUES (3);")
     assert [row.id for row in db.sql("TABLE t")] == [3]
+
+
+@pytest.fixture(params=["embedded", "served"])
+def shell(request: pytest.FixtureRequest, db: vt.Database) -> Iterator[tuple[Shell, io.StringIO]]:
+    """A shell of a database with a table t, and its errors: in the same process, and of a served node."""
+    db.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    err = io.StringIO()
+    with ExitStack() as closing:
+        if request.param == "served":
+            address = closing.enter_context(served(db, "tcp://127.0.0.1:0"))
+            db = closing.enter_context(vt.connect(address))
+        made = Shell(db, Output(io.StringIO(), err, as_json=False, limit=0))
+        closing.callback(made.close)
+        yield made, err
+
+
+@pytest.mark.parametrize("wrong", ["selec 1;", "SELECT 'x', FROM t;", "INSERT INTO t VALUES (4); selec 1;"])
+def test_a_text_that_cannot_be_read_fails_the_transaction(
+    shell: tuple[Shell, io.StringIO], db: vt.Database, wrong: str
+) -> None:
+    made, err = shell
+    assert made.feed("BEGIN;")
+    assert made.feed("INSERT INTO t VALUES (1);")
+    assert not made.feed(wrong)
+    assert made.prompt == PROMPT_FAILED
+    assert not made.feed("INSERT INTO t VALUES (2);")
+    assert "the transaction has failed" in err.getvalue()
+    assert not made.feed("COMMIT;")
+    assert "it was rolled back, not committed" in err.getvalue()
+    assert made.prompt == PROMPT
+    assert len(db.sql("TABLE t")) == 0
+    assert made.feed("BEGIN; INSERT INTO t VALUES (3); COMMIT;")
+    assert [row.id for row in db.sql("TABLE t")] == [3]
+
+
+def test_a_text_that_cannot_be_read_and_a_rollback(shell: tuple[Shell, io.StringIO], db: vt.Database) -> None:
+    made, _ = shell
+    assert made.feed("BEGIN; INSERT INTO t VALUES (1);")
+    assert not made.feed("selec 1;")
+    assert made.feed("ROLLBACK;")
+    assert made.prompt == PROMPT
+    assert len(db.sql("TABLE t")) == 0
+    assert not made.feed("selec 1;")
+    assert made.prompt == PROMPT
+
+
+def test_what_stands_before_a_text_that_cannot_be_read_is_run(db: vt.Database) -> None:
+    """Otherwise the lines after this one would not be in the transaction that its author sees."""
+    db.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    err = io.StringIO()
+    shell = Shell(db, Output(io.StringIO(), err, as_json=False, limit=0))
+    assert not shell.feed("begin; insert into t values (1); selec 1; insert into t values (2); commit;")
+    assert err.getvalue().splitlines()[1:] == [
+        "LINE 1: begin; insert into t values (1); selec 1; insert into t values (2); commit;",
+        "                                         ^",
+    ]
+    assert not shell.feed("insert into t values (3); commit;")
+    assert not shell.feed("commit;")
+    assert len(db.sql("TABLE t")) == 0
+    assert shell.feed("insert into t values (4); select 'x")
+    assert not shell.feed("';; selec;")
+    assert [row.id for row in db.sql("TABLE t")] == [4]
 
 
 # --- commands ---
@@ -207,6 +277,26 @@ def test_help_timing_and_quit(db: vt.Database) -> None:
     assert run.err[0] == "Timing is on."
     assert re.fullmatch(r"Time: \d+\.\d{3} ms", run.err[1])
     assert run.err[2] == "Timing is off."
+
+
+def test_timing_is_told_what_to_be(db: vt.Database) -> None:
+    run = Run(db, "\\timing off\n\\timing on\n\\timing ON;\n\\timing;\n\\timing maybe\n")
+    assert run.err == [
+        "Timing is off.",
+        "Timing is on.",
+        "Timing is on.",
+        "Timing is off.",
+        "\\timing takes on or off, not maybe",
+    ]
+    assert not run.fine
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", " QUIT; "])
+def test_words_of_other_shells(db: vt.Database, word: str) -> None:
+    run = Run(db, f"help\nSELECT 1 AS\n exit;\n{word}\nSELECT nothing;")
+    assert run.fine, run.err
+    assert any("list tables and views" in line for line in run.out)
+    assert run.out[-4:] == [" exit", "------", "    1", "(1 row)"]
 
 
 def test_an_unknown_command(db: vt.Database) -> None:
@@ -313,6 +403,21 @@ def test_the_command_line_runs_statements() -> None:
     result = CliRunner().invoke(app, ["sql", "-c", "SELECT 1 + 1 AS two", "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"rowcount": 1, "columns": ["two"], "rows": [[2]]}
+
+
+def test_each_text_of_the_command_line_is_by_itself() -> None:
+    first = CliRunner().invoke(app, ["sql", "-c", "\\d", "-c", "SELECT 1 AS one -- and no more", "-c", "\\d;"])
+    assert first.exit_code == 0, first.output
+    assert " one" in first.stdout
+    last = CliRunner().invoke(app, ["sql", "-c", "SELECT 1\n AS a", "-c", "SELECT nothing", "-c", "SELECT 2 AS b"])
+    assert last.exit_code == 1
+    assert "LINE 1: SELECT nothing" in last.stderr
+    assert " b" not in last.stdout
+    quitting = CliRunner().invoke(app, ["sql", "-c", "\\q", "-c", "SELECT nothing"])
+    assert quitting.exit_code == 0
+    open_at_the_end = CliRunner().invoke(app, ["sql", "-c", "BEGIN", "-c", "SELECT 1"])
+    assert open_at_the_end.exit_code == 1
+    assert "the input ended inside a transaction" in open_at_the_end.stderr
 
 
 def test_json_has_all_rows_unless_a_limit_is_given() -> None:

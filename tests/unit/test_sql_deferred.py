@@ -167,7 +167,7 @@ def test_the_shell_shows_mode_and_lag(db: vt.Database) -> None:
     db.sql(f"CREATE MATERIALIZED VIEW d WITH (refresh = 'manual') AS {SUMS}")
     db.sql(f"CREATE MATERIALIZED VIEW s AS {SUMS}")
     out, err = io.StringIO(), io.StringIO()
-    assert run_shell(db, "\\d\n\\d d\n\\d s", as_json=False, limit=0, source=io.StringIO(), out=out, err=err)
+    assert run_shell(db, ["\\d\n\\d d", "\\d s"], as_json=False, limit=0, source=io.StringIO(), out=out, err=err)
     lines = [line.split("|") for line in out.getvalue().splitlines()]
     listed = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in lines if len(row) == 4}
     assert listed["name"] == ["kind", "refresh", "lag ms"]
