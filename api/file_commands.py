@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from .bulk import Places, Rows, load_chunks
 from .changetables.errors import InterfaceError, ProgrammingError
 from .changetables.schema import Table
-from .files import chunks_of, format_of, inferred_columns, write_file
+from .files import chunks_of, format_of, inferred_columns, is_standard_output, write_file
 from .names import nearest
 from .rows import Result
 from .table import LoadProgress
@@ -115,8 +115,10 @@ class _Counting(AbstractContextManager[LoadProgress]):
         self._shown.stop()
 
 
-def run_export(database: Database, name: str, path: Path, *, wanted: str, as_json: bool, out: TextIO) -> None:
-    """Write a table or view, as it is at one moment, to a file."""
+def run_export(
+    database: Database, name: str, path: Path, *, wanted: str, as_json: bool, out: TextIO, err: TextIO
+) -> None:
+    """Write a table or view, as it is at one moment, to a file, or to `out` if that is asked for."""
     kind = format_of(path, wanted)
     tables, views = database.tables(), database.views()
     if name not in tables and name not in views:
@@ -128,12 +130,15 @@ def run_export(database: Database, name: str, path: Path, *, wanted: str, as_jso
         first = next(results)
         columns = first._columns
         pages = ([tuple(row.values()) for row in result] for result in itertools.chain([first], results))
-        count = write_file(path, kind, columns.names, columns.types, pages)
+        count = write_file(path, kind, columns.names, columns.types, pages, out.buffer)
+    # Where rows are, nothing else may be.
+    told = err if is_standard_output(path) else out
     if as_json:
         seconds = round(time.monotonic() - began, 3)
-        print(json.dumps({"source": name, "file": str(path), "rows": count, "seconds": seconds, "ts": at}), file=out)
+        print(json.dumps({"source": name, "file": str(path), "rows": count, "seconds": seconds, "ts": at}), file=told)
     else:
-        print(f"{count} row{'' if count == 1 else 's'} of {name} written to {path}", file=out)
+        where = "standard output" if is_standard_output(path) else path
+        print(f"{count} row{'' if count == 1 else 's'} of {name} written to {where}", file=told)
 
 
 def _pages(snapshot: Snapshot, table: Table) -> Iterator[Result]:

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeAlias
 
 from .arrow import csv_batches, csv_columns, parquet_batches, parquet_columns, parquet_writer, texts_read
 from .bulk import CHUNK_ROWS, Rows, placed
@@ -50,7 +55,8 @@ def format_of(path: Path, wanted: str = "") -> str:
         return wanted
     found = _SUFFIXES.get(path.suffix.lower())
     if found is None:
-        raise InterfaceError(f"the name of {path} does not tell its format", hint=f"give --format {'|'.join(FORMATS)}")
+        shown = "-" if str(path) == "-" else f"the name of {path}"
+        raise InterfaceError(f"{shown} does not tell its format", hint=f"give --format {'|'.join(FORMATS)}")
     return found
 
 
@@ -221,28 +227,91 @@ def _json_form(value: object, type_: Type) -> object:
     return text_of(value, type_)
 
 
-def write_file(path: Path, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages) -> int:
-    """Write rows to a file that appears when it is whole; how many there were. Its parent directory must be there."""
-    beside = path.with_name(f".{path.name}.partial")
-    writers: Mapping[str, Callable[..., int]] = {CSV: _write_csv, PARQUET: _write_parquet, JSON_LINES: _write_json}
+def write_file(
+    path: Path, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages, standard_output: BinaryIO
+) -> int:
+    """Write rows to a file that appears when it is whole; how many there were. Its parent directory must be there.
+
+    Symbolic links are followed. What is no regular file, like a pipe, gets the rows as they come.
+    """
+    shown = "standard output" if is_standard_output(path) else str(path)
     try:
-        count = writers[kind](beside, names, types, pages)
-        beside.replace(path)
+        there = None if is_standard_output(path) else _status(path)
+        if is_standard_output(path) or (there is not None and not stat.S_ISREG(there.st_mode)):
+            if kind == PARQUET:
+                raise InterfaceError(
+                    f"{shown} is no regular file, and Parquet needs one", hint="name a new file, or use csv or jsonl"
+                )
+            return _write_directly(path, kind, names, types, pages, standard_output)
+        return _replace(path, there, kind, names, types, pages)
     except OSError as error:
-        raise OperationalError(f"{path} cannot be written: {error.strerror}") from error
+        raise OperationalError(f"{shown} cannot be written: {error.strerror}") from error
+
+
+def is_standard_output(path: Path) -> bool:
+    """Also by the names that the system has for it: what a shell has sent it to is gone on with, not replaced."""
+    return str(path) in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _write_directly(
+    path: Path, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages, standard_output: BinaryIO
+) -> int:
+    if not is_standard_output(path):
+        with path.open("w", encoding="utf-8", newline="") as file:
+            return _write_text(file, kind, names, types, pages)
+    # Not as the terminal would have it: a file has the same bytes wherever it goes.
+    text = io.TextIOWrapper(standard_output, encoding="utf-8", newline="")
+    try:
+        count = _write_text(text, kind, names, types, pages)
+        text.flush()
+    finally:
+        with suppress(OSError):  # it tries to write once more, and the first failure is known
+            text.detach()
+    return count
+
+
+def _replace(
+    path: Path, there: os.stat_result | None, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages
+) -> int:
+    target = path.resolve()
+    # Under a name that nobody can have prepared: in a directory like /tmp a link could stand there.
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    # Rows that only some may read are not shown to others meanwhile.
+    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if there is None else 0o600))
+    try:
+        if kind == PARQUET:
+            count = _write_parquet(beside, names, types, pages)
+        else:
+            with beside.open("w", encoding="utf-8", newline="") as file:
+                count = _write_text(file, kind, names, types, pages)
+        if there is not None:
+            with suppress(PermissionError):  # only root gives files away
+                os.chown(beside, there.st_uid, there.st_gid)
+            beside.chmod(stat.S_IMODE(there.st_mode))
+        beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
     return count
 
 
-def _write_csv(path: Path, names: Sequence[str], types: Sequence[Type], pages: Pages) -> int:
+def _write_text(file: TextIO, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages) -> int:
+    return (_write_csv if kind == CSV else _write_json)(file, names, types, pages)
+
+
+def _write_csv(file: TextIO, names: Sequence[str], types: Sequence[Type], pages: Pages) -> int:
     count = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
-        # Text is quoted, so that an empty one is not NULL.
-        csv.writer(file, lineterminator="\n").writerow(names)
-        for page in pages:
-            file.writelines(_csv_line(row, types) for row in page)
-            count += len(page)
+    # Text is quoted, so that an empty one is not NULL.
+    csv.writer(file, lineterminator="\n").writerow(names)
+    for page in pages:
+        file.writelines(_csv_line(row, types) for row in page)
+        count += len(page)
     return count
 
 
@@ -258,14 +327,13 @@ def _csv_field(value: object, type_: Type) -> str:
     return text
 
 
-def _write_json(path: Path, names: Sequence[str], types: Sequence[Type], pages: Pages) -> int:
+def _write_json(file: TextIO, names: Sequence[str], types: Sequence[Type], pages: Pages) -> int:
     count = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
-        for page in pages:
-            for row in page:
-                plain = {name: _json_form(value, type_) for name, value, type_ in zip(names, row, types, strict=True)}
-                file.write(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n")
-            count += len(page)
+    for page in pages:
+        for row in page:
+            plain = {name: _json_form(value, type_) for name, value, type_ in zip(names, row, types, strict=True)}
+            file.write(json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n")
+        count += len(page)
     return count
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+import subprocess
+import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 
@@ -100,3 +105,95 @@ def test_a_served_node_takes_a_load(tmp_path: Path) -> None:
         assert db.sql("SELECT COUNT(*) AS n FROM t")[0].n == 12_000
         assert _run("export", "t", tmp_path / "b.csv", "--from", tmp_path / "db").exit_code == 0
     assert (tmp_path / "b.csv").read_text() == (tmp_path / "a.csv").read_text()
+
+
+def _one_row(path: Path) -> None:
+    with vt.connect(path) as db:
+        db.create_table("t", {"id": int, "name": str}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 1, "name": "é"})
+
+
+ONE_ROW = {"csv": 'id,name\n1,"é"\n', "jsonl": '{"id": 1, "name": "é"}\n'}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_an_export_follows_links_and_keeps_modes(tmp_path: Path, suffix: str) -> None:
+    _one_row(tmp_path / "db")
+    target, link, new = tmp_path / f"target.{suffix}", tmp_path / f"link.{suffix}", tmp_path / f"new.{suffix}"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target.name)
+    before = os.umask(0o027)
+    try:
+        assert _run("export", "t", link, "--from", tmp_path / "db").exit_code == 0
+        assert _run("export", "t", new, "--from", tmp_path / "db").exit_code == 0
+        target.chmod(0o400)
+        assert _run("export", "t", target, "--from", tmp_path / "db").exit_code == 0
+    finally:
+        os.umask(before)
+    assert link.is_symlink() and target.read_bytes() == new.read_bytes() != b"old"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (target, new)] == [0o400, 0o640]
+    dangling = tmp_path / f"dangling.{suffix}"
+    dangling.symlink_to(tmp_path / f"made.{suffix}")
+    assert _run("export", "t", dangling, "--from", tmp_path / "db").exit_code == 0
+    assert dangling.is_symlink() and (tmp_path / f"made.{suffix}").read_bytes() == new.read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_pipe_gets_the_rows_and_stays(tmp_path: Path, kind: str) -> None:
+    _one_row(tmp_path / "db")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    done = _run("export", "t", pipe, "--from", tmp_path / "db", "--format", kind)
+    assert done.exit_code == 0, done.output
+    reader.join(10)
+    assert got == [ONE_ROW[kind]] and pipe.is_fifo()
+
+
+def test_only_a_regular_file_takes_parquet(tmp_path: Path) -> None:
+    _one_row(tmp_path / "db")
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", "-", "/dev/stdout", os.devnull):
+        bad = _run("export", "t", place, "--from", tmp_path / "db", "--format", "parquet")
+        assert bad.exit_code == 1 and "is no regular file, and Parquet needs one" in bad.output
+    assert (tmp_path / "pipe").is_fifo() and not Path(os.devnull).is_file()
+    assert _run("export", "t", os.devnull, "--from", tmp_path / "db", "--format", "csv").exit_code == 0
+    assert not Path(os.devnull).is_file()
+    bad = _run("export", "t", tmp_path, "--from", tmp_path / "db", "--format", "csv")
+    assert bad.exit_code == 1 and f"{tmp_path} cannot be written: Is a directory" in bad.output
+
+
+def _program(*args: object, **kwargs: object) -> subprocess.CompletedProcess[bytes]:
+    """In a process of its own, which has its own standard input and output."""
+    command = [sys.executable, "-m", "viewtide.cli", *map(str, args)]
+    return subprocess.run(command, stderr=subprocess.PIPE, timeout=60, check=False, **kwargs)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_rows_alone_go_to_the_standard_output(tmp_path: Path, name: str) -> None:
+    _one_row(tmp_path / "db")
+    # What a shell has opened is gone on with: `>>` keeps what was there.
+    file = tmp_path / "all.txt"
+    file.write_text("first\n")
+    with file.open("ab") as out:
+        done = _program("export", "t", name, "--from", tmp_path / "db", "--format", "csv", stdout=out)
+    assert done.returncode == 0 and done.stderr == b"1 row of t written to standard output\n"
+    assert file.read_text() == "first\n" + ONE_ROW["csv"]
+    asked = _run("export", "t", name, "--from", tmp_path / "db", "--format", "jsonl", "--json")
+    assert asked.exit_code == 0 and asked.stdout == ONE_ROW["jsonl"] and json.loads(asked.stderr)["rows"] == 1
+    assert "does not tell its format" in _run("export", "t", name, "--from", tmp_path / "db").output
+
+
+def test_a_reader_that_goes_away_is_an_error_without_a_traceback(tmp_path: Path) -> None:
+    _one_row(tmp_path / "db")
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as out:
+        done = _program("export", "t", "-", "--from", tmp_path / "db", "--format", "csv", stdout=out)
+    assert done.returncode == 1
+    assert done.stderr == b"viewtide: standard output cannot be written: Broken pipe\n"
