@@ -26,6 +26,7 @@ from .ltm.commit_log.segments import SegmentLog
 from .ltm.driver import Ltm
 from .ltm.ports import CommitLog, Store
 from .ltm.store.memory import MemoryStore
+from .open_socket import NAME as SOCKET
 from .open_socket import OpenSocket, open_socket
 
 logger = logging.getLogger("viewtide")
@@ -236,6 +237,13 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _check_directory(directory: Path) -> None:
+    around = directory.absolute().parent
+    if (around / "LOCK").exists() and (around / "store").exists():
+        # One at the place of the socket would keep everybody from reaching the database around it.
+        raise OperationalError(
+            f"{directory} is inside of a database, {around}",
+            hint=f"open {around}; while a process has it open, others connect to ipc://{around / SOCKET}",
+        )
     if directory.is_dir():
         names = {entry.name for entry in directory.iterdir()}
         if names and not names & {"LOCK", "log", "store"}:

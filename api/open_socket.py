@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import socket
+import stat
 import struct
 import tempfile
 import threading
@@ -112,12 +113,29 @@ class OpenSocket:
 
 
 def open_socket(node: Node, directory: Path) -> OpenSocket | None:
-    """None where the file system has no sockets: the database can be used without."""
+    """None where the file system has no sockets, or something else is in its place: the database can be used
+    without."""
+    path = directory / NAME
+    if _is_something_else(path):
+        logger.warning(
+            "%s is no socket: other processes cannot reach the database until it is moved away, and the database is "
+            "opened again",
+            path,
+        )
+        return None
     try:
         return OpenSocket(node, directory)
     except OSError as error:
         logger.info("%s: no socket for other processes: %s", directory, error.strerror)
         return None
+
+
+def _is_something_else(path: Path) -> bool:
+    """Than a socket, which a killed process may have left. A link is followed by nobody here."""
+    try:
+        return not stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def running_address(directory: Path) -> str:

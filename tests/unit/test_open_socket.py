@@ -106,6 +106,45 @@ def test_what_a_killed_process_left_is_no_hindrance(db_path: Path) -> None:
         assert db.tables() == ["u", "t"]
 
 
+@pytest.mark.parametrize("name", ["socket", "log", "new"])
+def test_nothing_is_opened_inside_of_a_database(db_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database at the place of the socket kept everybody from reaching the one around it."""
+    filled(db_path).close()
+    before = sorted(db_path.iterdir())
+    done = command("sql", db_path / name, "-c", "SELECT 1")
+    assert done.returncode == 1
+    assert f"{db_path / name} is inside of a database, {db_path}" in done.stderr
+    assert f"ipc://{db_path}/socket" in done.stderr
+    monkeypatch.chdir(db_path)
+    with pytest.raises(vt.OperationalError, match="is inside of a database"):
+        vt.connect(name)
+    assert sorted(db_path.iterdir()) == before
+    with filled(db_path.parent / "beside"):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_what_is_no_socket_stays_and_is_told_of(db_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    filled(db_path).close()
+    place = db_path / "socket"
+    if kind == "file":
+        place.write_text("x")
+    elif kind == "directory":
+        place.mkdir()
+    else:
+        place.symlink_to(db_path / "nowhere")
+    with caplog.at_level("WARNING", "viewtide"), vt.connect(db_path) as db:
+        assert db.tables() == ["t"]
+        assert running_address(db_path) == ""
+    assert f"{place} is no socket" in caplog.text
+    assert place.is_symlink() if kind == "link" else place.exists()
+    caplog.clear()
+    place.rmdir() if kind == "directory" else place.unlink()
+    with vt.connect(db_path):
+        assert running_address(db_path) != ""
+    assert caplog.text == ""
+
+
 def test_a_forked_child_does_not_answer(db_path: Path) -> None:
     with filled(db_path):
         child = os.fork()
