@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .changetables.errors import DataError, InterfaceError
+from .changetables.errors import DataError, Error, InterfaceError, OperationalError
 from .changetables.literals import value_of_text
 from .changetables.types import INT_MAX, INT_MIN, Type
 
@@ -165,24 +166,33 @@ def _arrow_type(arrow: ModuleType, type_: Type, values: Sequence[object]) -> Dat
 # -- files
 
 
-def parquet_batches(path: Path, rows_max: int) -> Iterator[RecordBatch]:
+def parquet_batches(path: Path, name: str, rows_max: int) -> Iterator[RecordBatch]:
+    """`name`: what errors call the file, here and below."""
     arrow = pyarrow()
     parquet = import_module("pyarrow.parquet")
     try:
         with parquet.ParquetFile(path) as file:
             yield from file.iter_batches(batch_size=rows_max)
-    except arrow.ArrowException as error:
-        raise DataError(f"{path} is no Parquet file: {error}") from error
+    except (arrow.ArrowException, OSError) as error:
+        raise _unreadable(name, "Parquet", error) from error
 
 
-def parquet_columns(path: Path) -> dict[str, str]:
+def parquet_columns(path: Path, name: str) -> dict[str, str]:
     """The SQL types for the columns of a file."""
     arrow = pyarrow()
     try:
         schema = import_module("pyarrow.parquet").read_schema(path)
-    except arrow.ArrowException as error:
-        raise DataError(f"{path} is no Parquet file: {error}") from error
+    except (arrow.ArrowException, OSError) as error:
+        raise _unreadable(name, "Parquet", error) from error
+    _check_header(schema.names, name)
     return {field.name: _sql_type(arrow.types, field.name, field.type) for field in schema}
+
+
+def _unreadable(name: str, kind: str, error: Exception) -> Error:
+    """What the system refuses has a number; damage has none, though Arrow calls both an OSError."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return OperationalError(f"{name} cannot be read: {os.strerror(error.errno)}")
+    return DataError(f"{name} is no {kind} file: {error}")
 
 
 def _sql_type(kinds: ModuleType, name: str, type_: DataType) -> str:
@@ -206,30 +216,73 @@ def _sql_type(kinds: ModuleType, name: str, type_: DataType) -> str:
     raise DataError(f"column {name!r} has the type {type_}, which no column of a table has")
 
 
-def csv_batches(path: Path) -> Iterator[RecordBatch]:
-    """All columns are text; a field that is empty and not quoted is NULL."""
+def csv_batches(path: Path, name: str, separator: str) -> Iterator[RecordBatch]:
+    """All columns are text; a field that is empty and not quoted is NULL. Without a separator it is a comma."""
     arrow = pyarrow()
     reader = import_module("pyarrow.csv")
+    parsing = reader.ParseOptions(delimiter=separator or ",", newlines_in_values=True)
     try:
-        names = reader.open_csv(path, parse_options=reader.ParseOptions(newlines_in_values=True)).schema.names
+        names = reader.open_csv(path, parse_options=parsing).schema.names
+        _check_header(names, name)
+        if not separator:
+            _check_comma(names, name)
         options = reader.ConvertOptions(
             column_types=dict.fromkeys(names, arrow.string()),
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
-        yield from reader.open_csv(
-            path, parse_options=reader.ParseOptions(newlines_in_values=True), convert_options=options
-        )
-    except arrow.ArrowException as error:
-        raise DataError(f"{path} is no CSV file: {error}") from error
+        opened = reader.open_csv(path, parse_options=parsing, convert_options=options)
+        first = next(opened, None)
+        # A file without rows has columns, too.
+        yield arrow.RecordBatch.from_pylist([], schema=opened.schema) if first is None else first
+        yield from opened
+    except (arrow.ArrowException, UnicodeDecodeError) as error:
+        _check_utf8(path, name)
+        raise _unreadable(name, "CSV", error) from error
+    except OSError as error:
+        raise _unreadable(name, "CSV", error) from error
 
 
-def csv_columns(path: Path, rows_max: int) -> dict[str, list[object]]:
+def _check_header(names: Sequence[str], name: str) -> None:
+    for number, column in enumerate(names, 1):
+        if not column:
+            raise DataError(f"{name}: column {number} has no name", hint="the first line of CSV has the names")
+        if column in names[: number - 1]:
+            raise DataError(f"{name}: two columns have the name {column!r}", hint="give each a name of its own")
+
+
+def _check_comma(names: Sequence[str], name: str) -> None:
+    """One column whose name looks like several: most likely nobody has thought of the separator."""
+    for other, said in ((";", "';'"), ("\t", "tab"), ("|", "'|'")):
+        if len(names) == 1 and other in names[0]:
+            raise DataError(
+                f"{name}, line 1: {names[0]!r} is one column, because no comma stands there",
+                hint=f"give --separator {said}, or --separator , if it is one",
+            )
+
+
+def _check_utf8(path: Path, name: str) -> None:
+    """Arrow does not say in which line it is."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise not_utf8(f"{name}, line {number}", error) from None
+
+
+def not_utf8(where: str, error: UnicodeDecodeError) -> DataError:
+    return DataError(
+        f"{where}: not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start + 1}",
+        hint="convert the file, like iconv -f latin1 -t utf-8",
+    )
+
+
+def csv_columns(path: Path, name: str, separator: str, rows_max: int) -> dict[str, list[object]]:
     """The texts of the first rows, by column."""
-    for batch in csv_batches(path):
-        return {name: batch.column(name).slice(0, rows_max).to_pylist() for name in batch.schema.names}
-    return {}
+    batch = next(csv_batches(path, name, separator))
+    return {column: batch.column(column).slice(0, rows_max).to_pylist() for column in batch.schema.names}
 
 
 @contextmanager

@@ -255,7 +255,7 @@ LOAD_HELP = (
     "Load files into a table, as one transaction: all rows of all files, or none.\n\n"
     "FILES are CSV (the first line has the names), Parquet or JSON lines. The columns are those of the table, by name. "
     "Sync views change in the same moment, indexes and constraints are kept. --create makes the table if it is not "
-    "there, with the types of the first file."
+    "there, with the types of the first file, and the database, too. - is the standard input; it needs --format."
 )
 FileFormat = Annotated[
     str, typer.Option("--format", help="csv, parquet or jsonl; without it, the suffix tells.", show_default=False)
@@ -270,6 +270,9 @@ def load(
         str, typer.Option("--into", help="The directory of a database, or the address of a node.", show_default=False)
     ],
     file_format: FileFormat = "",
+    separator: Annotated[
+        str, typer.Option(help="What separates the columns of CSV: a character, or tab.", show_default="a comma")
+    ] = "",
     create: Annotated[bool, typer.Option("--create", help="Make the table if it is missing.")] = False,
     key: Annotated[list[str] | None, typer.Option("--key", help="A column of the new table's key; may repeat.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -278,19 +281,25 @@ def load(
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .file_commands import run_load
+    from .files import opened_sources
 
-    with _ended_properly(), _opened(into, own_keys, server_key) as database:
-        run_load(
-            database,
-            table,
-            files,
-            wanted=file_format,
-            create=create,
-            key=key or (),
-            as_json=as_json,
-            out=sys.stdout,
-            err=sys.stderr,
-        )
+    with _ended_properly():
+        if not create:
+            _check_known(into, "'--into'", "; check the name, or let --create make it")
+        with (
+            opened_sources(files, file_format, separator, sys.stdin) as sources,
+            _opened(into, own_keys, server_key) as database,
+        ):
+            run_load(
+                database,
+                table,
+                sources,
+                create=create,
+                key=key or (),
+                as_json=as_json,
+                out=sys.stdout,
+                err=sys.stderr,
+            )
 
 
 EXPORT_HELP = (
@@ -544,11 +553,15 @@ def _opened(path: str, own_keys: Path | None, server_key: str) -> Database:
 
 def _known(path: str, own_keys: Path | None, server_key: str, said_by: str = "'PATH'") -> Database:
     """One that is there already."""
+    _check_known(path, said_by)
+    return _opened(path, own_keys, server_key)
+
+
+def _check_known(path: str, said_by: str, otherwise: str = "") -> None:
     from .targets import scheme_of
 
     if not scheme_of(path) and not (Path(path) / "store").exists():
-        raise typer.BadParameter(f"there is no database in {path}", param_hint=said_by)
-    return _opened(path, own_keys, server_key)
+        raise typer.BadParameter(f"there is no database in {path}{otherwise}", param_hint=said_by)
 
 
 def _check_new(directory: Path) -> None:

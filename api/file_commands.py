@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from .bulk import Places, Rows, load_chunks
-from .changetables.errors import InterfaceError, ProgrammingError
+from .bulk import Places, Rows, load_chunks, mappings
+from .changetables.errors import Error, IntegrityError, InterfaceError, ProgrammingError
+from .changetables.rows import row_codec
 from .changetables.schema import Table
-from .files import chunks_of, format_of, inferred_columns, is_standard_output, write_file
+from .files import Source, chunks_of, format_of, inferred_columns, is_standard_output, write_file
 from .names import nearest
 from .rows import Result
-from .table import LoadProgress
+from .table import LoadProgress, LoadResult
 
 if TYPE_CHECKING:
     from .arrow import RecordBatch
@@ -25,29 +29,54 @@ if TYPE_CHECKING:
 
 #: Rows of a table that are read at once.
 PAGE_ROWS = 10_000
+#: Rows among which a key is looked for that comes twice: some 150 bytes of memory each.
+SEARCHED_ROWS_MAX = 1_000_000
 
 
 class _Input:
     """The rows of several files one after the other, and which row is in which file."""
 
-    def __init__(self, paths: Sequence[Path], wanted: str) -> None:
-        self._files = [(path, format_of(path, wanted)) for path in paths]
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
         self.places = Places(())
 
-    def create(self, database: Database, name: str, key: Sequence[str]) -> None:
-        columns = inferred_columns(*self._files[0])
+    def columns(self, key: Sequence[str]) -> dict[str, str]:
+        """Those of a table for the first file."""
+        first = self._sources[0]
+        columns = inferred_columns(first)
         for column in key:
             if column not in columns:
-                raise InterfaceError(f"{self._files[0][0]} has no column {column!r}", hint=nearest(column, columns))
-        database.create_table(name, columns, key=tuple(key) or None)
+                raise InterfaceError(f"{first.name} has no column {column!r}", hint=nearest(column, columns))
+        return columns
 
     def chunks(self, table: Table) -> Iterator[RecordBatch | Rows]:
+        self.places.begun.clear()
         rows_count = 0
-        for path, kind in self._files:
-            self.places.begun.append((f"{path}, ", rows_count))
-            for chunk in chunks_of(path, kind, table):
+        for source in self._sources:
+            self.places.begun.append((f"{source.name}, ", rows_count))
+            for chunk in chunks_of(source, table):
                 yield chunk
                 rows_count += len(chunk.rows) if isinstance(chunk, Rows) else chunk.num_rows
+
+    def twice(self, table: Table) -> IntegrityError | None:
+        """The first key that comes a second time, if the files are not too long to look for it."""
+        codec = row_codec(table)
+        numbers: dict[bytes, int] = {}
+        number = 0
+        for chunk in self.chunks(table):
+            for key in codec.keys_of(codec.rows(mappings(chunk, table, self.places))):
+                number += 1
+                first = numbers.setdefault(key, number)
+                if first != number:
+                    values = ", ".join(map(repr, codec.keys.decode(key)))
+                    return IntegrityError(
+                        f"{self.places(number)}: row {values} of table {table.name!r} comes twice in what is loaded, "
+                        f"the first time in {self.places(first)}",
+                        hint="leave one of them out",
+                    )
+            if number >= SEARCHED_ROWS_MAX:
+                break
+        return None
 
 
 class Loaded(NamedTuple):
@@ -60,31 +89,107 @@ class Loaded(NamedTuple):
 def run_load(
     database: Database,
     name: str,
-    paths: Sequence[Path],
+    sources: Sequence[Source],
     *,
-    wanted: str,
     create: bool,
     key: Sequence[str],
     as_json: bool,
     out: TextIO,
     err: TextIO,
 ) -> None:
-    """Load files into a table, as one transaction."""
-    source = _Input(paths, wanted)
-    if create and name not in database.tables():
-        source.create(database, name, key)
-    elif key and not create:
+    """Load files into a table, as one transaction. A table that was made for them goes again if that fails."""
+    if key and not create:
         raise InterfaceError("--key is for --create", hint="leave it out: the table has its key")
+    is_there = name in database.tables()
+    if key and is_there:
+        _check_key(database._table(name), key)
+    source = _Input(sources)
     began = time.monotonic()
-    with _progress(name, err, as_json) as progress:
-        table = database._table(name)
-        result = load_chunks(database, name, source.chunks(table), progress, source.places)
+    created = False
+    try:
+        if create and not is_there:
+            columns = source.columns(key)
+            with _uninterrupted():
+                database.create_table(name, columns, key=tuple(key) or None)
+                created = True
+        with _progress(name, err, as_json) as progress:
+            result = _load(database, name, source, progress)
+    except BaseException:
+        if created:
+            _drop_again(database, name, err)
+        raise
     done = Loaded(name, result.rows, round(time.monotonic() - began, 3), result.commit_ts)
     if as_json:
         print(json.dumps(done._asdict()), file=out)
     else:
         rate = done.rows / done.seconds if done.seconds else 0
-        print(f"{done.rows} rows loaded into {name} in {done.seconds:.1f} s ({rate:,.0f} rows/s)", file=out)
+        print(f"{_counted(done.rows)} loaded into {name} in {done.seconds:.1f} s ({rate:,.0f} rows/s)", file=out)
+
+
+def _counted(rows: int) -> str:
+    return f"{rows} row{'' if rows == 1 else 's'}"
+
+
+def _check_key(table: Table, key: Sequence[str]) -> None:
+    known = [table.columns[position] for position in table.key]
+    if [column.name for column in known] != list(key):
+        its = "no key" if known[0].hidden else f"the key {', '.join(column.name for column in known)}"
+        raise InterfaceError(
+            f"table {table.name!r} is there already, and has {its}, not {', '.join(key)}",
+            hint="leave --key out, or load into another table",
+        )
+
+
+def _load(database: Database, name: str, source: _Input, progress: LoadProgress | None) -> LoadResult:
+    table = database._table(name)
+    try:
+        return load_chunks(database, name, source.chunks(table), progress, source.places)
+    except IntegrityError as error:
+        # A key that is taken, which each kind of transaction tells in its own place, and always with this hint. None
+        # knows whether its row was there before the load, and no option of `load` is called so.
+        if "upsert" not in error.hint:
+            raise
+        try:
+            twice = source.twice(table)
+        except Error:  # something else is wrong further on: first things first
+            twice = None
+        raise twice or IntegrityError(
+            error.message, hint="load only inserts: leave out the rows that are there already, or delete them first"
+        ) from None
+
+
+def _drop_again(database: Database, name: str, err: TextIO) -> None:
+    try:
+        with _uninterrupted():
+            database.drop_table(name)
+    except Error as error:
+        print(f"viewtide: table {name!r}, which was made for this load, could not be dropped: {error}", file=err)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C comes when this is done. Who cannot wait presses it again."""
+    came: list[int] = []
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        if came:
+            raise KeyboardInterrupt(signum)
+        came.append(signum)
+
+    before = {ending: signal.getsignal(ending) for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    # Only where somebody handles it, which is in the main thread: what is ignored stays so.
+    handled = {ending: handler for ending, handler in before.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        handled = {}
+    for ending in handled:
+        signal.signal(ending, remember)
+    try:
+        yield
+    finally:
+        for ending, handler in handled.items():
+            signal.signal(ending, handler)
+    if came:
+        raise KeyboardInterrupt(came[0])
 
 
 def _progress(name: str, err: TextIO, quiet: bool) -> AbstractContextManager[LoadProgress | None]:
@@ -130,7 +235,7 @@ def run_export(
         first = next(results)
         columns = first._columns
         pages = ([tuple(row.values()) for row in result] for result in itertools.chain([first], results))
-        count = write_file(path, kind, columns.names, columns.types, pages, out.buffer)
+        count = write_file(path, kind, columns.names, columns.types, pages, out)
     # Where rows are, nothing else may be.
     told = err if is_standard_output(path) else out
     if as_json:
@@ -138,7 +243,7 @@ def run_export(
         print(json.dumps({"source": name, "file": str(path), "rows": count, "seconds": seconds, "ts": at}), file=told)
     else:
         where = "standard output" if is_standard_output(path) else path
-        print(f"{count} row{'' if count == 1 else 's'} of {name} written to {where}", file=told)
+        print(f"{_counted(count)} of {name} written to {where}", file=told)
 
 
 def _pages(snapshot: Snapshot, table: Table) -> Iterator[Result]:

@@ -16,14 +16,16 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TextIO, TypeAlias
 
-from .arrow import csv_batches, csv_columns, parquet_batches, parquet_columns, parquet_writer, texts_read
+from .arrow import csv_batches, csv_columns, not_utf8, parquet_batches, parquet_columns, parquet_writer, texts_read
 from .bulk import CHUNK_ROWS, Rows, placed
 from .changetables.casts import bytes_text, decimal_text, float_text
 from .changetables.errors import DataError, InterfaceError, OperationalError, ProgrammingError
@@ -63,26 +65,97 @@ def format_of(path: Path, wanted: str = "") -> str:
 # -- reading
 
 
-def chunks_of(path: Path, kind: str, table: Table) -> Iterator[RecordBatch | Rows]:
-    """The rows of a file for a table, some thousand at a time."""
-    if not path.is_file():
+class Source(NamedTuple):
+    """A file to read. `name`: what errors call it. `separator`: of CSV, if somebody has said which it is."""
+
+    name: str
+    path: Path
+    kind: str
+    separator: str = ""
+
+
+@contextmanager
+def opened_sources(
+    paths: Sequence[Path], wanted: str, separator: str, standard_input: TextIO | None
+) -> Iterator[list[Source]]:
+    """The files to load. What is no regular file, like a pipe, can be read once only: it is kept in a temporary one."""
+    separator = _separator_of(separator)
+    kinds = [format_of(path, wanted) for path in paths]
+    for path, kind in zip(paths, kinds, strict=True):
+        if separator and kind != CSV:
+            raise InterfaceError(f"--separator is for CSV, and {path} is {kind}", hint="leave it out")
+        if not _is_standard_input(path):
+            _check_readable(path)
+    with ExitStack() as stack:
+        sources = []
+        for path, kind in zip(paths, kinds, strict=True):
+            name = "standard input" if _is_standard_input(path) else str(path)
+            if _is_standard_input(path):
+                path = _kept(_bytes_of(standard_input), name, stack)
+            elif not path.is_file():
+                with _opened(path) as pipe:
+                    path = _kept(pipe, name, stack)
+            sources.append(Source(name, path, kind, separator))
+        yield sources
+
+
+def _separator_of(given: str) -> str:
+    separator = "\t" if given in ("tab", "\\t") else given
+    if separator and (len(separator) > 1 or not separator.isascii() or separator in '"\r\n'):
+        raise InterfaceError(f"columns cannot be separated by {given!r}", hint="give one character, like ';', or tab")
+    return separator
+
+
+def _is_standard_input(path: Path) -> bool:
+    return str(path) in ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+
+
+def _bytes_of(standard_input: TextIO | None) -> BinaryIO:
+    if standard_input is None:
+        raise OperationalError("the standard input is closed", hint="name a file")
+    return standard_input.buffer
+
+
+def _check_readable(path: Path) -> None:
+    """Before a database is opened, or made."""
+    if not path.exists():
         raise OperationalError(f"there is no file {path}")
-    if kind == PARQUET:
-        yield from parquet_batches(path, CHUNK_ROWS)
-    elif kind == CSV:
+    if path.is_dir():
+        raise OperationalError(f"{path} is a directory", hint="name the files in it")
+
+
+def _kept(pipe: BinaryIO, name: str, stack: ExitStack) -> Path:
+    """All that comes, in a file that goes with `stack`."""
+    try:
+        kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="viewtide-load-"))  # noqa: SIM115
+        shutil.copyfileobj(pipe, kept)
+        kept.flush()
+    except OSError as error:
+        raise OperationalError(
+            f"{name} cannot be kept in {tempfile.gettempdir()}: {error.strerror}",
+            hint="TMPDIR names a directory with more room",
+        ) from error
+    return Path(kept.name)
+
+
+def chunks_of(source: Source, table: Table) -> Iterator[RecordBatch | Rows]:
+    """The rows of a file for a table, some thousand at a time."""
+    if source.kind == PARQUET:
+        yield from parquet_batches(source.path, source.name, CHUNK_ROWS)
+    elif source.kind == CSV:
         # All its columns are text, which is read for the types of the table.
-        yield from csv_batches(path)
+        yield from csv_batches(source.path, source.name, source.separator)
     else:
-        yield from _json_chunks(path, table)
+        yield from _json_chunks(source, table)
 
 
-def _json_chunks(path: Path, table: Table) -> Iterator[Rows]:
+def _json_chunks(source: Source, table: Table) -> Iterator[Rows]:
     visible = [table.columns[position].name for position in table.visible()]
     types = {table.columns[position].name: table.columns[position].type for position in table.visible()}
     # Rows of one chunk have the same columns: what a line leaves out gets the default of its column.
     names: tuple[str, ...] = ()
     rows: list[tuple[object, ...]] = []
-    for number, mapping in _json_objects(path):
+    for number, mapping in _json_objects(source):
         given = tuple(mapping)
         if given != names or len(rows) >= CHUNK_ROWS:
             if rows:
@@ -91,29 +164,32 @@ def _json_chunks(path: Path, table: Table) -> Iterator[Rows]:
             for name in given:
                 if name not in types:
                     raise ProgrammingError(
-                        f"{path}, line {number}: table {table.name!r} has no column {name!r}",
+                        f"{source.name}, line {number}: table {table.name!r} has no column {name!r}",
                         hint=nearest(name, visible),
                     )
         try:
             rows.append(tuple([_json_value(mapping[name], types[name]) for name in given]))
         except DataError as error:
-            raise placed(error, f"{path}, line {number}") from None
+            raise placed(error, f"{source.name}, line {number}") from None
     if rows:
         yield Rows(names, rows)
 
 
-def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+def _json_objects(source: Source) -> Iterator[tuple[int, dict[str, object]]]:
     """The objects of a file with the numbers of their lines. Numbers with a point stay exact."""
-    with _opened(path) as file:
+    with _opened(source.path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
+            where = f"{source.name}, line {number}"
             try:
-                found = json.loads(line, parse_float=Decimal)
-            except ValueError as error:
-                raise DataError(f"{path}, line {number}: no JSON: {error}") from None
+                found = json.loads(line.decode(), parse_float=Decimal)
+            except UnicodeDecodeError as error:
+                raise not_utf8(where, error) from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{where}: no JSON: {error}") from None
             if not isinstance(found, dict):
-                raise DataError(f"{path}, line {number}: not an object", hint='like {"id": 1, "name": "ann"}')
+                raise DataError(f"{where}: not an object", hint='like {"id": 1, "name": "ann"}')
             yield number, found
 
 
@@ -137,9 +213,9 @@ def _with_floats(value: object) -> object:
     return value
 
 
-def _opened(path: Path) -> TextIO:
+def _opened(path: Path) -> BinaryIO:
     try:
-        return path.open(encoding="utf-8", newline="")
+        return path.open("rb")
     except OSError as error:
         raise OperationalError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -147,18 +223,19 @@ def _opened(path: Path) -> TextIO:
 # -- the columns of a new table
 
 
-def inferred_columns(path: Path, kind: str) -> dict[str, str]:
+def inferred_columns(source: Source) -> dict[str, str]:
     """The columns that a table for a file would have, with the SQL names of their types."""
-    if not path.is_file():
-        raise OperationalError(f"there is no file {path}")
-    if kind == PARQUET:
-        return parquet_columns(path)
-    if kind == CSV:
-        return {name: str(_guessed(texts)) for name, texts in csv_columns(path, INFERRED_ROWS).items()}
+    if source.kind == PARQUET:
+        return parquet_columns(source.path, source.name)
+    if source.kind == CSV:
+        columns = csv_columns(source.path, source.name, source.separator, INFERRED_ROWS)
+        return {name: str(_guessed(texts)) for name, texts in columns.items()}
     seen: dict[str, list[object]] = {}
-    for _, mapping in zip(range(INFERRED_ROWS), (found for _, found in _json_objects(path)), strict=False):
+    for _, mapping in zip(range(INFERRED_ROWS), (found for _, found in _json_objects(source)), strict=False):
         for name, value in mapping.items():
             seen.setdefault(name, []).append(value)
+    if not seen:
+        raise DataError(f"{source.name} has no rows to take columns from", hint="create the table with its columns")
     return {name: str(_json_type(values)) for name, values in seen.items()}
 
 
@@ -228,7 +305,7 @@ def _json_form(value: object, type_: Type) -> object:
 
 
 def write_file(
-    path: Path, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages, standard_output: BinaryIO
+    path: Path, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages, standard_output: TextIO
 ) -> int:
     """Write rows to a file that appears when it is whole; how many there were. Its parent directory must be there.
 
@@ -261,13 +338,13 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _write_directly(
-    path: Path, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages, standard_output: BinaryIO
+    path: Path, kind: str, names: Sequence[str], types: Sequence[Type], pages: Pages, standard_output: TextIO
 ) -> int:
     if not is_standard_output(path):
         with path.open("w", encoding="utf-8", newline="") as file:
             return _write_text(file, kind, names, types, pages)
     # Not as the terminal would have it: a file has the same bytes wherever it goes.
-    text = io.TextIOWrapper(standard_output, encoding="utf-8", newline="")
+    text = io.TextIOWrapper(standard_output.buffer, encoding="utf-8", newline="")
     try:
         count = _write_text(text, kind, names, types, pages)
         text.flush()

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 import viewtide as vt
 from tests.unit.test_bulk import COLUMNS, EMPTY, ROW
 from viewtide.cli import app
+from viewtide.files import is_standard_output
 
 pytest.importorskip("pyarrow")
 
@@ -155,15 +156,18 @@ def test_a_pipe_gets_the_rows_and_stays(tmp_path: Path, kind: str) -> None:
     assert got == [ONE_ROW[kind]] and pipe.is_fifo()
 
 
+# Nothing in /dev is exported to: whoever breaks this and tests as root would lose it. In /proc nothing is replaced.
+STANDARD_OUTPUT = "/proc/self/fd/1"
+
+
 def test_only_a_regular_file_takes_parquet(tmp_path: Path) -> None:
     _one_row(tmp_path / "db")
     os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "pipe", "-", "/dev/stdout", os.devnull):
+    (tmp_path / "link").symlink_to("pipe")
+    for place in (tmp_path / "pipe", tmp_path / "link", "-", STANDARD_OUTPUT):
         bad = _run("export", "t", place, "--from", tmp_path / "db", "--format", "parquet")
         assert bad.exit_code == 1 and "is no regular file, and Parquet needs one" in bad.output
-    assert (tmp_path / "pipe").is_fifo() and not Path(os.devnull).is_file()
-    assert _run("export", "t", os.devnull, "--from", tmp_path / "db", "--format", "csv").exit_code == 0
-    assert not Path(os.devnull).is_file()
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()
     bad = _run("export", "t", tmp_path, "--from", tmp_path / "db", "--format", "csv")
     assert bad.exit_code == 1 and f"{tmp_path} cannot be written: Is a directory" in bad.output
 
@@ -174,8 +178,9 @@ def _program(*args: object, **kwargs: object) -> subprocess.CompletedProcess[byt
     return subprocess.run(command, stderr=subprocess.PIPE, timeout=60, check=False, **kwargs)  # type: ignore[call-overload,no-any-return]
 
 
-@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+@pytest.mark.parametrize("name", ["-", STANDARD_OUTPUT])
 def test_rows_alone_go_to_the_standard_output(tmp_path: Path, name: str) -> None:
+    assert is_standard_output(Path(name)) and is_standard_output(Path("/dev/stdout"))
     _one_row(tmp_path / "db")
     # What a shell has opened is gone on with: `>>` keeps what was there.
     file = tmp_path / "all.txt"
@@ -197,3 +202,204 @@ def test_a_reader_that_goes_away_is_an_error_without_a_traceback(tmp_path: Path)
         done = _program("export", "t", "-", "--from", tmp_path / "db", "--format", "csv", stdout=out)
     assert done.returncode == 1
     assert done.stderr == b"viewtide: standard output cannot be written: Broken pipe\n"
+
+
+def test_files_that_cannot_be_read_are_named_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    bad = {
+        "twice.csv": (b"id,n,id\n1,2,3\n", "two columns have the name 'id'"),
+        "empty_name.csv": (b"id,,n\n1,2,3\n", "column 2 has no name"),
+        "header.csv": (b"id,\xff\n1,2\n", "line 1: not UTF-8: byte 0xff at 4"),
+        "latin.csv": (b"id,n\n1,a\n2,\xe9\n", "line 3: not UTF-8: byte 0xe9 at 3"),
+        "latin.jsonl": (b'{"id": 1}\n{"id": "\xe9"}\n', "line 2: not UTF-8: byte 0xe9 at 9"),
+        "deep.jsonl": (b'{"id": ' + b"[" * 100_000 + b"\n", "line 1: no JSON"),
+        "empty.jsonl": (b"\n", "has no rows to take columns from"),
+        "no.parquet": (b"PAR1 and nothing else PAR1", "is no Parquet file"),
+    }
+    for name, (data, told) in bad.items():
+        (tmp_path / name).write_bytes(data)
+        done = _run("load", "t", tmp_path / name, "--into", path, "--create")
+        assert done.exit_code == 1 and not done.stdout, (name, done.output)
+        assert done.stderr.startswith(f"viewtide: {tmp_path / name}") and told in done.stderr
+    (tmp_path / "only_names.csv").write_text("id,n\n")
+    done = _run("load", "t", tmp_path / "only_names.csv", "--into", path, "--create", "--key", "id")
+    assert done.exit_code == 0 and done.stdout.startswith("0 rows loaded into t"), done.output
+    for name in ("twice.csv", "latin.csv", "latin.jsonl"):
+        assert bad[name][1] in _run("load", "t", tmp_path / name, "--into", path).output
+    (tmp_path / "one.csv").write_text("id,n\n1,2\n")
+    assert _run("load", "t", tmp_path / "one.csv", "--into", path).stdout.startswith("1 row loaded into t")
+    assert "is a directory" in _run("load", "t", tmp_path, "--into", path, "--format", "csv").output
+
+
+def test_a_load_that_fails_leaves_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "db"
+    (tmp_path / "a.csv").write_text("id,n\n1,2\n")
+    (tmp_path / "b.csv").write_text("id,n\n2,x\n")
+    both = ("load", "t", tmp_path / "a.csv", tmp_path / "b.csv", "--into", path, "--create", "--key", "id")
+    done = _run(*both)
+    assert done.exit_code == 1 and "b.csv, row 1: column t.n: invalid input syntax" in done.output
+    with vt.connect(path) as db:
+        assert db.tables() == []
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("viewtide.file_commands.load_chunks", interrupted)
+        done = _run("load", "t", tmp_path / "a.csv", "--into", path, "--create", "--key", "id")
+        assert done.exit_code == 130 and done.stderr == "stopped\n"
+    with vt.connect(path) as db:
+        assert db.tables() == []
+        db.create_table("t", {"id": int, "n": int}, key="id")
+    assert _run(*both).exit_code == 1
+    with vt.connect(path) as db:
+        assert db.tables() == ["t"]  # it was there before
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_ctrl_c_in_the_middle_of_a_large_load_leaves_no_table(tmp_path: Path, is_open: bool) -> None:
+    path, pipe = tmp_path / "db", tmp_path / "rows.csv"
+    pipe.write_text("id,n\n" + "".join(f"{n},{n}\n" for n in range(150_000)))
+    with vt.connect(path) as db:
+        db.create_table("other", {"id": int}, key="id")
+        command = [sys.executable, "-c", INTERRUPTED, "load", "t", str(pipe), "--into", str(path), "--create"]
+        if is_open:  # by another process, which does the work
+            done = subprocess.run([*command, "--key", "id"], capture_output=True, timeout=60, check=False)
+    if not is_open:
+        done = subprocess.run([*command, "--key", "id"], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"stopped\n")
+    with vt.connect(path) as db:
+        assert db.tables() == ["other"]
+
+
+#: Ctrl-C comes with the third part of a file, and once more while the table is dropped.
+INTERRUPTED = """
+import os, signal
+from viewtide import cli, database, file_commands, remote
+files = file_commands.chunks_of
+def chunks_of(source, table):
+    for number, chunk in enumerate(files(source, table), 1):
+        yield chunk
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+file_commands.chunks_of = chunks_of
+for kind in (database.Database, remote.RemoteDatabase):
+    def drop_table(self, name, before=kind.drop_table):
+        os.kill(os.getpid(), signal.SIGINT)
+        before(self, name)
+    kind.drop_table = drop_table
+cli.main()
+"""
+
+
+def test_the_key_of_a_table_that_is_there_is_not_another_one(tmp_path: Path) -> None:
+    path, file = tmp_path / "db", tmp_path / "a.csv"
+    file.write_text("id,n\n1,2\n")
+    with vt.connect(path) as db:
+        db.create_table("t", {"id": int, "n": int}, key="id")
+        db.create_table("bare", {"id": int, "n": int})
+    bad = _run("load", "t", file, "--into", path, "--create", "--key", "n")
+    assert bad.exit_code == 1 and "table 't' is there already, and has the key id, not n" in bad.output
+    bad = _run("load", "bare", file, "--into", path, "--create", "--key", "id")
+    assert bad.exit_code == 1 and "table 'bare' is there already, and has no key, not id" in bad.output
+    assert _run("load", "t", file, "--into", path, "--create", "--key", "id").exit_code == 0
+
+
+def test_a_database_is_made_only_if_asked_for(tmp_path: Path) -> None:
+    path, file = tmp_path / "typo", tmp_path / "a.csv"
+    file.write_text("id,n\n1,2\n")
+    bad = _run("load", "t", file, "--into", path)
+    assert bad.exit_code == 2 and "there is no database in" in bad.output and "--create" in bad.output
+    assert "there is no file" in _run("load", "t", tmp_path / "b.csv", "--into", path, "--create").output
+    assert not path.exists()
+    assert _run("load", "t", file, "--into", path, "--create").exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("create", [False, True])
+def test_pipes_are_read(tmp_path: Path, kind: str, create: bool) -> None:
+    _one_row(tmp_path / "db")
+    rows = ONE_ROW[kind].replace("1", "2")
+    wanted = ["--into", tmp_path / "db", "--format", kind]
+    table = "new" if create else "t"
+    wanted += ["--create", "--key", "id"] if create else []
+    piped = CliRunner().invoke(app, ["load", table, "-", *map(str, wanted)], input=rows)
+    assert piped.exit_code == 0 and piped.stdout.startswith(f"1 row loaded into {table}"), piped.output
+    done = _program("load", table, "/dev/stdin", *wanted, input=rows.replace("2", "3").encode())
+    assert done.returncode == 0, done.stderr
+    # As a shell does it for <(command).
+    read, write = os.pipe()
+    os.write(write, rows.replace("2", "4").encode())
+    os.close(write)
+    try:
+        done = _program("load", table, f"/dev/fd/{read}", *wanted, pass_fds=[read])
+    finally:
+        os.close(read)
+    assert done.returncode == 0, done.stderr
+    with vt.connect(tmp_path / "db") as db:
+        assert {row.id: row.name for row in db.sql(f"SELECT * FROM {table} WHERE id > 1")} == dict.fromkeys(
+            [2, 3, 4], "é"
+        )
+    bad = CliRunner().invoke(app, ["load", table, "-", *map(str, wanted)], input=rows.replace("2", "x"))
+    assert bad.exit_code == 1 and "standard input, " in bad.output, bad.output
+    bad = CliRunner().invoke(app, ["load", "t", "-", "--into", str(tmp_path / "db")], input=rows)
+    assert bad.exit_code == 1 and "- does not tell its format" in bad.output
+
+
+@pytest.mark.parametrize("rows", [3, 120_000])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_key_that_comes_twice_is_told_from_one_that_is_there(tmp_path: Path, rows: int, is_open: bool) -> None:
+    path, first, second = tmp_path / "db", tmp_path / "a.csv", tmp_path / "b.csv"
+    first.write_text("id,n\n" + "".join(f"{n},0\n" for n in range(rows)))
+    second.write_text(f"id,n\n{rows},0\n2,0\n")
+    with vt.connect(path) as db:
+        db.create_table("t", {"id": int, "n": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", {"id": -1, "n": 0})
+        if is_open:
+            _check_twice(path, first, second)
+    if not is_open:
+        _check_twice(path, first, second)
+
+
+def _check_twice(path: Path, first: Path, second: Path) -> None:
+    bad = _run("load", "t", first, second, "--into", path)
+    assert bad.exit_code == 1 and "upsert" not in bad.output
+    told = f"{second}, row 2: row 2 of table 't' comes twice in what is loaded, the first time in {first}, row 3"
+    assert told in bad.output
+    second.write_text("id,n\n-1,0\n")
+    bad = _run("load", "t", first, second, "--into", path)
+    assert bad.exit_code == 1 and "row -1 of table 't' exists already" in bad.output
+    assert "load only inserts" in bad.output and "upsert" not in bad.output
+
+
+def test_the_separator_of_csv(tmp_path: Path) -> None:
+    path, file = tmp_path / "db", tmp_path / "a.csv"
+    for number, (separator, said) in enumerate({";": ";", "\t": "tab", "|": "|"}.items()):
+        file.write_text(f"id,product,cost\n{number},2,3\n".replace(",", separator))
+        bad = _run("load", "t", file, "--into", path, "--create", "--key", "id")
+        assert (
+            bad.exit_code == 1
+            and f"{file}, line 1:" in bad.output
+            and f"give --separator {said}" in bad.output.replace("'", "")
+        )
+        done = _run("load", "t", file, "--into", path, "--create", "--key", "id", "--separator", said)
+        assert done.exit_code == 0, done.output
+    with vt.connect(path) as db:
+        assert [tuple(row.values()) for row in db.sql("SELECT * FROM t")] == [(n, 2, 3) for n in range(3)]
+    assert _run("load", "odd", file, "--into", path, "--create", "--separator", ",").exit_code == 0
+    for wrong in ("ab", "é", '"'):
+        bad = _run("load", "t", file, "--into", path, "--separator", wrong)
+        assert bad.exit_code == 1 and "columns cannot be separated by" in bad.output
+    bad = _run("load", "t", file, "--into", path, "--separator", ";", "--format", "jsonl")
+    assert bad.exit_code == 1 and "--separator is for CSV" in bad.output
+
+
+def test_a_closed_standard_input_is_missed_only_by_who_reads_it(tmp_path: Path) -> None:
+    _one_row(tmp_path / "db")
+    (tmp_path / "a.csv").write_text("id,name\n2,b\n")
+    arguments = [sys.executable, "-m", "viewtide.cli", "load", "t", "--into", str(tmp_path / "db"), "--format", "csv"]
+    for file, told in ((tmp_path / "a.csv", "1 row loaded"), ("-", "viewtide: the standard input is closed")):
+        closed = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *arguments, str(file)]
+        done = subprocess.run(closed, capture_output=True, text=True, timeout=60, check=False)
+        assert told in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
