@@ -118,9 +118,13 @@ def _bytes_of(standard_input: TextIO | None) -> BinaryIO:
 
 def _check_readable(path: Path) -> None:
     """Before a database is opened, or made."""
-    if not path.exists():
+    try:
+        there = _status(path)
+    except OSError as error:
+        raise OperationalError(f"{path} cannot be read: {error.strerror}") from error
+    if there is None:
         raise OperationalError(f"there is no file {path}")
-    if path.is_dir():
+    if stat.S_ISDIR(there.st_mode):
         raise OperationalError(f"{path} is a directory", hint="name the files in it")
 
 
@@ -322,7 +326,7 @@ def write_file(
             return _write_directly(path, kind, names, types, pages, standard_output)
         return _replace(path, there, kind, names, types, pages)
     except OSError as error:
-        raise OperationalError(f"{shown} cannot be written: {error.strerror}") from error
+        raise OperationalError(f"{shown} cannot be written: {error.strerror or error}") from error
 
 
 def is_standard_output(path: Path) -> bool:

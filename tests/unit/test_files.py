@@ -229,6 +229,8 @@ def test_files_that_cannot_be_read_are_named_without_a_traceback(tmp_path: Path)
     (tmp_path / "one.csv").write_text("id,n\n1,2\n")
     assert _run("load", "t", tmp_path / "one.csv", "--into", path).stdout.startswith("1 row loaded into t")
     assert "is a directory" in _run("load", "t", tmp_path, "--into", path, "--format", "csv").output
+    below = tmp_path / "one.csv" / "two.csv"
+    assert "two.csv cannot be read: Not a directory" in _run("load", "t", below, "--into", path).output
 
 
 def test_a_load_that_fails_leaves_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
