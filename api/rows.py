@@ -244,9 +244,15 @@ class Written(Result):
         return f"Written(rowcount={self._affected})"
 
 
+#: Above the tx_id of every transaction.
+AFTER_ALL = ((1 << 63) - 1, (1 << 63) - 1)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Token:
     """Where a commit stands in the one order. Opaque and comparable; give it to `at_least=` and `since=`."""
 
     commit_ts: int
-    tx_id: tuple[int, int] = (0, 0)
+    #: Of what is not a transaction, a snapshot or a result, that of none: it has all commits of its timestamp, and so
+    #: comes after them (commits can share a timestamp, and are ordered by this then).
+    tx_id: tuple[int, int] = AFTER_ALL

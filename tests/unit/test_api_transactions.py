@@ -402,6 +402,18 @@ def test_the_token_of_a_read_only_transaction_is_its_read_timestamp(db: vt.Datab
         assert snapshot.token.commit_ts == second.token.commit_ts == snapshot.scan("t").watermark
 
 
+def test_a_result_that_has_a_commit_is_not_before_it(db: vt.Database) -> None:
+    with db.transaction() as tx:
+        tx.insert("t", _row(4, "a", 1))
+    with db.snapshot() as snapshot:
+        assert snapshot.token == snapshot.scan("t").token == tx.token
+        assert len({snapshot.token, tx.token}) == 1
+    assert db.sql("SELECT * FROM t").token >= tx.token
+    with db.transaction() as later:
+        later.insert("t", _row(5, "a", 1))
+    assert later.token > tx.token
+
+
 def test_a_token_exists_after_the_commit_only(db: vt.Database) -> None:
     tx = db.transaction()
     with pytest.raises(vt.InterfaceError):
@@ -416,7 +428,7 @@ def test_what_was_acknowledged_is_seen_by_every_later_reader(db: vt.Database) ->
         with db.transaction() as tx:
             tx.insert("t", _row(number, "a", 1))
         with db.snapshot() as snapshot:
-            assert snapshot.token >= vt.Token(tx.token.commit_ts)
+            assert snapshot.token >= tx.token and not snapshot.token < tx.token
             assert snapshot.get("t", number) is not None
         assert db.view("sums").get("a", at_least=tx.token) is not None
 
