@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
 from collections import deque
@@ -58,6 +57,7 @@ class _Reading:
         self._feed = self._feed_of(name, None if since is None else since.commit_ts)
         self._round: Iterator[ViewChange] | None = None
         self._rounds_count = 0
+        self._error: Exception | None = None
         self._closed = threading.Event()
         self._look_ms = LOOK_MS_MIN
         self._give_up = 0.0
@@ -80,12 +80,31 @@ class _Reading:
         if self._round is None:
             self._round = self._made()
             self._rounds_count += 1
-        change = next(self._round, None)
+        try:
+            change = next(self._round, None)
+        except BaseException:
+            self._round = None  # the next one goes on behind what was given
+            raise
         if change is None:
             self._round = None
         else:
             self._look_ms, self._give_up = LOOK_MS_MIN, 0.0
         return change
+
+    def _some(self, count_max: int) -> list[ViewChange]:
+        """Changes that are there already. What fails after the first of them is told the next time: none is lost."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        taken: list[ViewChange] = []
+        try:
+            while len(taken) < count_max and (change := self._next()) is not None:
+                taken.append(change)
+        except Exception as error:
+            if not taken:
+                raise
+            self._error = error
+        return taken
 
     def _made(self) -> Iterator[ViewChange]:
         columns = self._columns()
@@ -172,7 +191,7 @@ class AsyncChanges(_Reading, AsyncIterator[ViewChange]):
 
     async def _fetch(self) -> None:
         if self._fetching is None:
-            self._fetching = asyncio.create_task(asyncio.to_thread(self._take))
+            self._fetching = asyncio.create_task(asyncio.to_thread(self._some, FETCHED_CHANGES))
         fetching = self._fetching
         try:
             await asyncio.shield(fetching)
@@ -182,9 +201,6 @@ class AsyncChanges(_Reading, AsyncIterator[ViewChange]):
                 self._fetching = None
                 if fetching.exception() is None:
                     self._ahead.extend(fetching.result())
-
-    def _take(self) -> list[ViewChange]:
-        return list(itertools.islice(iter(self._next, None), FETCHED_CHANGES))
 
     @property
     def token(self) -> Token:

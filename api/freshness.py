@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from .changetables.errors import InterfaceError, StaleRead
+from .changetables.errors import InterfaceError, StaleRead, TransactionConflict
 from .coordinator.embedded import wall_clock_ms
+from .coordinator.ports import GroupMoved
 from .coordinator.timestamps import to_ms
 from .coordinator.vms.modes import MANUAL, interval_text, target_text
 from .durations import milliseconds
@@ -15,6 +17,7 @@ from .ltm.catalog import SYNC
 from .rows import Token
 
 if TYPE_CHECKING:
+    from .ltm.tables import ViewRows
     from .ports import OpenNode
 
 #: How long `refresh` waits, and a read that asks for more than what is published.
@@ -95,21 +98,35 @@ def levels_of(at_least: object = None, latest: object = False, max_lag: object =
     )
 
 
-def freshen(node: OpenNode, name: str, levels: Levels) -> bool:
+class Switched(TransactionConflict):
+    """A view was switched between sync and deferred, or dropped, before it was read for the first time, or is being
+    switched."""
+
+
+def freshen(node: OpenNode, rows: ViewRows, levels: Levels) -> bool:
     """Wait until a view is as fresh as a read asks for; StaleRead if that takes too long. False: it is synchronous by
-    now, and so never behind."""
-    node.check_open()
+    now, and so never behind. Switched: it is not there any more, whoever has its name now."""
+    name = rows.view.name
+    while True:
+        node.check_open()
+        now = node.engine.ltm.tables.views_by_id.get(rows.view.id)
+        if now is None:
+            raise Switched(f"view {name!r} was dropped meanwhile", hint="begin a new snapshot or transaction")
+        if not now.view.deferred:
+            return False
+        with suppress(GroupMoved):
+            _wait(node, name, levels)
+            return True
+
+
+def _wait(node: OpenNode, name: str, levels: Levels) -> None:
     ltm, refresher = node.engine.ltm, node.refresher
-    rows = ltm.tables.views.get(name)
-    if rows is None or not rows.view.deferred:
-        return False
     check_token(node, levels.at_least_ts)
     wanted_ts = max(levels.at_least_ts, ltm.horizon.durable_ts if levels.latest else 0)
     if wanted_ts > refresher.watermark(name):
         refresher.wait_for(name, wanted_ts, READ_MS_MAX)
     if levels.max_lag_ms is not None:
         _keep_lag(node, name, levels.max_lag_ms)
-    return True
 
 
 def is_fresh(node: OpenNode, name: str, levels: Levels) -> bool:

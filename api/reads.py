@@ -9,14 +9,14 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from .changetables.builder import Query
-from .changetables.errors import Error, InterfaceError, ProgrammingError, StaleRead, TransactionConflict
+from .changetables.errors import Error, InterfaceError, ProgrammingError, StaleRead
 from .changetables.keys import VIEW_PREFIX_BYTES_WHOLE, prefix_stop, table_range
 from .changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, top_count
 from .changetables.schema import Table
 from .changetables.types import Row as Values
 from .changetables.types import Value
-from .coordinator.vms.groups import group_keys
-from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, check_token, freshen, levels_of
+from .coordinator.vms.groups import group_ids, group_keys
+from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, Switched, check_token, freshen, levels_of
 from .ltm.partial_rows import all_partials, keys_of, ranges_of, total
 from .ltm.participant import own_rows, rows_by_prefix
 from .ltm.reading import Reader
@@ -71,10 +71,6 @@ T = TypeVar("T")
 #: often whether it is there.
 SWITCH_S_MAX = 20.0
 SWITCH_LOOK_S = 0.01
-
-
-class Switched(TransactionConflict):
-    """A view was switched between sync and deferred before it was read for the first time, or is being switched."""
 
 
 class Reads:
@@ -235,25 +231,35 @@ class Reads:
         known = self._marks.get(group)
         if known is not None:
             return known, False
-        mark = self._marks[group] = self._new_mark(rows, levels)
-        return mark, True
+        new = self._new_mark(rows, levels)
+        # Another task may have been faster than the one that waited: the first mark counts.
+        mark = self._marks.setdefault(group, new)
+        return mark, mark is new
 
     def _new_mark(self, rows: ViewRows, levels: Levels) -> Mark:
         while True:
-            behind = levels is ANY_AGE or freshen(self._node, rows.view.name, levels)
+            behind = levels is ANY_AGE or freshen(self._node, rows, levels)
             reader = next(readers)
             pinned = tuple.__new__(_Pinned, (self._ltm.horizon.pins, reader))
             at = self._ltm.horizon_of(rows).pin(reader)
-            now = self._ltm.tables.views_by_id.get(rows.view.id)
-            if now is not None and now.view.scope != rows.view.scope:
-                # What it is made from moves at other times now.
-                raise Switched(
-                    f"view {rows.view.name!r} is refreshed in another way since this {self._what} began",
-                    hint=f"begin a new {self._what}",
-                )
+            self._check_group(rows, levels)
             lag_ms = self._node.lag_ms(at) if behind else 0.0
             if levels.max_lag_ms is None or lag_ms <= levels.max_lag_ms:
                 return Mark(at, lag_ms, pinned)
+
+    def _check_group(self, rows: ViewRows, levels: Levels) -> None:
+        """All views of a group are read at one mark, and show what hidden ones have there: so they must still be the
+        same ones, and move together. A group that is gone as a whole stays where it was."""
+        now = self._ltm.tables
+        if now is self._tables:
+            return
+        ids, ids_now = group_ids(self._tables)[rows.view.name], group_ids(now).get(rows.view.name, ())
+        if set(ids) <= set(ids_now) or (levels is ANY_AGE and not any(each in now.views_by_id for each in ids)):
+            return
+        raise Switched(
+            f"view {rows.view.name!r} is refreshed in another way since this {self._what} began",
+            hint=f"begin a new {self._what}",
+        )
 
     def _require(self, rows: TableRows | ViewRows, levels: Levels) -> None:
         """StaleRead if what is read here is older than asked for. A deferred view that was not read yet is waited
@@ -554,7 +560,7 @@ class AlignedSnapshot(Snapshot):
                 self._marks = {
                     group_keys(self._tables)[name]: Mark(at, 0.0, self._pin(next(readers), at))
                     for name in self._views
-                    if self._tables.views[name].view.deferred
+                    if view_rows(name, self._tables).view.deferred
                 }
                 self._snapshot = at
             self._begun_s = time.monotonic()

@@ -230,10 +230,7 @@ def _next_changes(changes: Changes) -> ChangesBody:
     """The changes that are there by now."""
     found: list[tuple[int, object]] = []
     header: object = ()
-    while len(found) < CHANGES_PER_REPLY_MAX:
-        change = changes._next()
-        if change is None:
-            break
+    for change in changes._some(CHANGES_PER_REPLY_MAX):
         rows: list[object] = []
         if change.rows:
             columns = change.rows[0][0]._columns

@@ -10,8 +10,8 @@ from .changetables.evaluators.whole import forced
 from .changetables.explain import explain
 from .coordinator.local_layout import check_switch, told
 from .coordinator.verify import Progress, verify
-from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
-from .reads import NO_KEY, OneViewRead, Snapshot, Switched, through_switches, view_rows, whole_view
+from .freshness import ANY_AGE, REFRESH_MS_MAX, Switched, TargetLag, check_token, levels_of, refresh_text
+from .reads import NO_KEY, OneViewRead, Snapshot, through_switches, view_rows, whole_view
 from .retries import changes_catalog
 from .rows import Result, Row, Token
 from .status import ViewStatus, view_status

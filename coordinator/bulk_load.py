@@ -55,7 +55,7 @@ class Deferred(NamedTuple):
     """What a load needs of whoever refreshes deferred views: those made from a table, and a way to hold them."""
 
     made_from: Callable[[int], list[str]]
-    held: Callable[[Iterable[str]], AbstractContextManager[None]]
+    held: Callable[[Iterable[str]], AbstractContextManager[object]]
 
 
 def can_stage(engine: Engine, table: TableRows) -> bool:

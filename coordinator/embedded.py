@@ -380,7 +380,10 @@ class Engine:
         if own is None:
             return False
         self._leader.release()
-        if waiting[0].call_home(self._lead_if_free):
+        # A loop that is not run just now would call nobody: all of them are told, and the first that runs leads.
+        tasks = {pending.loop: pending for pending in waiting if isinstance(pending, _TaskPending)}
+        told = [pending.call_home(self._lead_if_free) for pending in tasks.values()]
+        if any(told):
             return True
         return not self._queue or not self._leader.acquire(blocking=False)
 

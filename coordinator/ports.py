@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..changetables.errors import TransactionConflict
+from ..changetables.errors import StaleRead, TransactionConflict
 from ..ltm.catalog import Catalog, View
 from ..ltm.reading import Reader
 from ..ltm.tables import TableRows, ViewRows
@@ -76,8 +76,15 @@ class Managing(Protocol):
     def status(self) -> list[ViewManagerStatus]: ...
 
 
+class GroupMoved(StaleRead):
+    """The view is not deferred any more, or not there. Whoever reads it looks again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"view {name!r} was dropped or switched meanwhile", hint="read it again")
+
+
 class Refreshing(Protocol):
-    """Deferred views, by the name of one of them."""
+    """Deferred views, by the name of one of them. `GroupMoved`: there is no such view any more."""
 
     @property
     def managers(self) -> Managing: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -29,6 +29,7 @@ from . import on_spark
 from .batch import batch_refresh
 from .embedded import Engine
 from .hot_groups import HotGroups
+from .ports import GroupMoved
 from .turns import SLICE_MS, Turns
 from .vms.groups import Group, groups_of
 from .vms.managers import ViewManagers
@@ -249,8 +250,8 @@ class Refresher:
             self.persist(Cut(self._ltm.horizon.durable_ts, self._ltm.last_lsn), "cut")
 
     @contextmanager
-    def held(self, names: Iterable[str]) -> Iterator[None]:
-        """No step of these views' groups is open or begins meanwhile, and nobody else holds them."""
+    def held(self, names: Iterable[str]) -> Iterator[set[tuple[int, ...]]]:
+        """No step of these views' groups is open or begins meanwhile, and nobody else holds them: the groups' ids."""
         names = list(names)
         with self._state:
             # Again after each wait: groups merge and part meanwhile.
@@ -265,14 +266,25 @@ class Refresher:
             schedules = [self._scheduler.schedules[key] for key in self._keys(names)]
             for schedule in schedules:
                 schedule.held += 1
+            held = self._ids(names)
         try:
-            yield
+            yield held
         finally:
             with self._state:
                 for schedule in schedules:
                     schedule.held -= 1
                 self._state.notify_all()
             self._wake.set()
+
+    @contextmanager
+    def _held_now(self, names: Sequence[str]) -> Iterator[None]:
+        """As `held`, with the engine's lock. For whoever does not keep the catalog from changing: until the lock is
+        there, a view may have become deferred, or be another one. Nobody holds its group then: a step may be open."""
+        while True:
+            with self.held(names) as held, self._ltm.lock:
+                if held == self._ids(names):
+                    yield
+                    return
 
     def made_from(self, source_id: int) -> list[str]:
         """The deferred views that move with one that is made from a table, straight."""
@@ -346,10 +358,10 @@ class Refresher:
         """The groups of these views at one new watermark. Nobody goes on while the caller makes use of it; views that
         are not deferred are there anyway."""
         for name in names:
-            if name in self._by_name:
+            with suppress(GroupMoved):  # what is not deferred is never behind
                 self.wait_for(name, self._ltm.horizon.durable_ts, timeout_ms)
         # What is left is short, so that writers can wait for it.
-        with self.held(names), self._ltm.lock:
+        with self._held_now(names):
             self.step_now(names)
             self._engine.flush_steps()
             at = self._engine.draw_ts()
@@ -359,7 +371,7 @@ class Refresher:
     def recompute(self, names: Iterable[str], timeout_ms: float) -> None:
         """Have the groups of these views computed anew, by a batch refresh."""
         names = list(names)
-        with self.held(names), self._ltm.lock:
+        with self._held_now(names):
             for key in self._keys(names):
                 for view_id in self._groups[key].ids:
                     self._ltm.positions[view_id] = None
@@ -373,7 +385,7 @@ class Refresher:
     def _group_of(self, name: str) -> Group:
         key = self._by_name.get(name)
         if key is None:
-            raise StaleRead(f"view {name!r} was dropped or switched meanwhile", hint="read it again")
+            raise GroupMoved(name)
         return self._groups[key]
 
     def status(self, name: str) -> GroupStatus:
@@ -398,6 +410,10 @@ class Refresher:
 
     def _keys(self, names: Iterable[str]) -> set[int]:
         return {self._by_name[name] for name in names if name in self._by_name}
+
+    def _ids(self, names: Iterable[str]) -> set[tuple[int, ...]]:
+        """Of the groups that these views are in."""
+        return {self._groups[key].ids for key in self._keys(names)}
 
     # -- the thread
 

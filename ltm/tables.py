@@ -153,7 +153,9 @@ class Tables:
         self.by_id: dict[int, TableRows] = {}
         self.views: dict[str, ViewRows] = {}
         self.views_by_id: dict[int, ViewRows] = {}
-        #: A number for each deferred view, equal for those that move together; the coordinator makes it on first use.
+        #: For each deferred view the ids of all that move together with it, and a number, which is equal for them; the
+        #: coordinator makes both on first use.
+        self.group_ids: dict[str, tuple[int, ...]] | None = None
         self.group_keys: dict[str, int] | None = None
         #: Whether a view has partial rows.
         self.has_partials = False

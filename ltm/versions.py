@@ -580,10 +580,11 @@ class IndexVersions(TableVersions[bytes]):
         self._later = deque()
 
     def checkpointed(self, max_key: bytes) -> dict[bytes, Version[bytes]]:
+        # First: readers hold no lock, and whoever does not find something in memory any more must look into the store.
+        self.stored_max = max(self.stored_max, max_key)
         self._by_prefix_frozen = {}
         self.noted_frozen = deque()
         self._stored = {}
-        self.stored_max = max(self.stored_max, max_key)
         # There is no use in keeping what is in the store: see `admit`.
         forgotten, self.frozen, self.frozen_replaced = self.frozen, {}, {}
         return forgotten

@@ -10,6 +10,7 @@ from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRea
 from ...changetables.evaluators.choice import ROWS
 from ...ltm.tables import Tables
 from ..hot_groups import HotGroups
+from ..ports import GroupMoved
 from ..refresher import GroupStatus
 from ..transaction import ANY, Intent
 from ..two_phase.messages import Submit
@@ -113,7 +114,7 @@ class ClusterRefreshing:
 def _group_key(tables: Tables, name: str) -> int:
     key = group_keys(tables).get(name)
     if key is None:
-        raise StaleRead(f"view {name!r} was dropped or switched meanwhile", hint="read it again")
+        raise GroupMoved(name)
     return key
 
 

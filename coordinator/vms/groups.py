@@ -42,8 +42,9 @@ class Group:
 
     @property
     def watermark(self) -> int:
-        """Of the last one: a step publishes them one after the other."""
-        return min([rows.versions.horizon.durable_ts for rows in self.views])
+        """Of the last one: a step publishes them one after the other. A view that is being made has none yet."""
+        made = [rows for rows in self.views if rows.view.ready_ts] or self.views
+        return min([rows.versions.horizon.durable_ts for rows in made])
 
     @property
     def ready(self) -> bool:
@@ -138,10 +139,17 @@ def changed_groups(before: Tables | None, after: Tables) -> list[Group]:
     return [group for group in groups_of(after) if group.ids not in known]
 
 
+def group_ids(tables: Tables) -> dict[str, tuple[int, ...]]:
+    """For each deferred view the ids of its whole group, hidden views included, as of these tables."""
+    if tables.group_ids is None:
+        tables.group_ids = {rows.view.name: group.ids for group in groups_of(tables) for rows in group.views}
+    return tables.group_ids
+
+
 def group_keys(tables: Tables) -> dict[str, int]:
-    """For each deferred view the key of its group, as of these tables."""
+    """For each deferred view the key of its group."""
     if tables.group_keys is None:
-        tables.group_keys = {rows.view.name: group.key for group in groups_of(tables) for rows in group.views}
+        tables.group_keys = {name: ids[0] for name, ids in group_ids(tables).items()}
     return tables.group_keys
 
 

@@ -392,6 +392,55 @@ def test_tasks_and_threads_share_a_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.embedded("wraps a database of this process")
+def test_a_loop_that_is_not_run_just_now_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: a task of it waits in the queue before that of another loop, and cannot be called to lead."""
+    with vt.connect("memory:") as blocking:
+        blocking.create_table("t", {"id": int}, key="id")
+        db = aio.AsyncDatabase(blocking)
+        flushing, may_flush = threading.Event(), threading.Event()
+        ltm = blocking._engine.ltm
+        flush = ltm.flush
+
+        def slow() -> None:
+            if threading.current_thread() is leader:
+                flushing.set()
+                assert may_flush.wait(20)
+            flush()
+
+        def write() -> None:
+            with blocking.transaction() as tx:
+                tx.insert("t", {"id": 1})
+
+        async def insert(number: int) -> None:
+            async with db.transaction() as tx:
+                await tx.insert("t", {"id": number})
+
+        async def begin() -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(insert(2), 0.05)
+
+        async def wait() -> None:
+            waiting = asyncio.ensure_future(insert(3))
+            await asyncio.sleep(0.05)
+            may_flush.set()
+            await asyncio.wait_for(waiting, 20)
+
+        monkeypatch.setattr(ltm, "flush", slow)
+        leader = threading.Thread(target=write)
+        leader.start()
+        assert flushing.wait(20)
+        stopped = asyncio.new_event_loop()
+        try:
+            stopped.run_until_complete(begin())
+            asyncio.run(wait())
+            leader.join(20)
+            with blocking.snapshot() as snapshot:
+                assert [row.id for row in snapshot.scan("t")] == [1, 2, 3]
+        finally:
+            stopped.close()
+
+
+@pytest.mark.embedded("wraps a database of this process")
 def test_two_loops_share_a_database() -> None:
     with vt.connect("memory:") as blocking:
         blocking.create_table("t", {"id": int}, key="id")

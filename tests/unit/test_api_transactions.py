@@ -406,8 +406,7 @@ def test_a_result_that_has_a_commit_is_not_before_it(db: vt.Database) -> None:
     with db.transaction() as tx:
         tx.insert("t", _row(4, "a", 1))
     with db.snapshot() as snapshot:
-        assert snapshot.token == snapshot.scan("t").token == tx.token
-        assert len({snapshot.token, tx.token}) == 1
+        assert snapshot.token == snapshot.scan("t").token > tx.token
     assert db.sql("SELECT * FROM t").token >= tx.token
     with db.transaction() as later:
         later.insert("t", _row(5, "a", 1))

@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 
 import viewtide as vt
+from viewtide.changes import _Reading
 from viewtide.changetables.plan import Contribution
 from viewtide.ltm.commit_log.segments import SegmentLog
 
@@ -564,5 +565,34 @@ def test_a_cancelled_wait_loses_nothing() -> None:
             assert [change.rows[-1][0].total for change in found] == list(range(20))
             with pytest.raises(StopAsyncIteration):
                 await anext(changes)
+
+    asyncio.run(main())
+
+
+def test_what_was_found_before_an_error_is_given_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with await vt.aio.connect("memory:") as db:
+            await db.create_table("sales", {"id": int, "shop": int, "x": int}, key="id")
+            view = await db.create_view("sums", SUMS)
+            start = await view.rows()
+            for number in range(5):
+                async with db.transaction() as tx:
+                    await tx.upsert("sales", {"id": 1, "shop": 7, "x": number})
+            changes = view.changes(since=start.token)
+            calls, following = [0], _Reading._next
+
+            def failing_once(reading: _Reading) -> vt.ViewChange | None:
+                calls[0] += 1
+                if calls[0] == 3:
+                    raise vt.OperationalError("the disk had a hiccup")
+                return following(reading)
+
+            monkeypatch.setattr(_Reading, "_next", failing_once)
+            found = [await anext(changes), await anext(changes)]
+            assert changes.token == found[-1].token
+            with pytest.raises(vt.OperationalError, match="hiccup"):
+                await anext(changes)
+            found += [change async for change in changes]
+            assert [change.rows[-1][0].total for change in found] == list(range(5))
 
     asyncio.run(main())
