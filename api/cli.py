@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +21,8 @@ from . import __version__
 from .changetables.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
     from .cluster_commands import ClusterCommands
     from .database import Database
     from .key_files import KeyDirectory
@@ -89,7 +96,7 @@ def demo(
 
 
 SERVE_HELP = (
-    "Serve a database to clients in other processes, until Ctrl-C.\n\n"
+    "Serve a database to clients in other processes, until Ctrl-C or SIGTERM.\n\n"
     "PATH is a directory, created if missing. Clients connect with viewtide.connect(ADDRESS). Without keys, only "
     "processes of this machine can; with --keys and --allowed (see: viewtide keys), whoever is on the list."
 )
@@ -113,9 +120,10 @@ def serve(
     from .database import connect
     from .serve import run_serve
 
-    with _ended_properly(), connect(path, view_managers=view_managers) as database:
+    with _ended_properly(terminated=0):
         run_serve(
-            database,
+            lambda: connect(path, view_managers=view_managers),
+            not (Path(path) / "store").exists(),
             listen,
             keys=own_keys,
             allowed=allowed,
@@ -201,9 +209,11 @@ def status(
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .status import run_status
+    from .targets import ZK, scheme_of
 
     with _ended_properly(), _known(path, own_keys, server_key) as database:
-        run_status(database, as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
+        is_cluster = scheme_of(path) == ZK
+        run_status(database, as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr, is_cluster=is_cluster)
 
 
 @app.command(help=VIEWS_HELP)
@@ -575,9 +585,9 @@ def _check_new(directory: Path) -> None:
 
 
 @contextmanager
-def _ended_properly() -> Iterator[None]:
+def _ended_properly(terminated: int = EXIT_INTERRUPTED) -> Iterator[None]:
     """Errors become a message and an exit code. An end from outside cleans up as Ctrl-C does: no process and no
-    temporary directory stays behind."""
+    temporary directory stays behind. `terminated`: the exit code after SIGTERM, 0 for what runs until then."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(signum)
@@ -589,9 +599,9 @@ def _ended_properly() -> Iterator[None]:
             signal.signal(ending, interrupt)
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as ended:
         typer.echo("stopped", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(terminated if ended.args == (signal.SIGTERM,) else EXIT_INTERRUPTED) from None
     except Error as error:
         typer.echo(f"viewtide: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from error
@@ -600,9 +610,57 @@ def _ended_properly() -> Iterator[None]:
             signal.signal(ending, handler)
 
 
+class _OutputError(OSError):
+    """Of the standard output, not of a file of a database."""
+
+
+class _StandardOutput(FileIO):
+    def write(self, data: ReadableBuffer, /) -> int | None:  # type: ignore[override]  # None: a pipe that is full
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise _OutputError(error.errno, error.strerror) from None
+
+
+@contextmanager
+def _told_of_output() -> Iterator[None]:
+    """Output that cannot be written is an error like any other: a line, and exit code 1. What the encoding of a
+    terminal or a file lacks is replaced: the other characters are worth more than an error."""
+    before = sys.stdout
+    if before is None:  # it is closed, so nobody wants it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the end
+    elif isinstance(before, TextIOWrapper):
+        raw = BufferedWriter(_StandardOutput(before.fileno(), "w", closefd=False))
+        lines = before.line_buffering or before.write_through
+        sys.stdout = TextIOWrapper(raw, before.encoding, errors="replace", line_buffering=lines)
+    try:
+        try:
+            yield
+        finally:
+            # Here, not at the end of the interpreter, which tells of a failure in three lines and with exit code 120.
+            sys.stdout.flush()
+    except _OutputError as error:
+        if error.errno != errno.EPIPE:  # who reads no further, as `head` does, knows
+            typer.echo(f"viewtide: the output cannot be written: {error.strerror}", err=True)
+        # What is left of it is tried once more at the end of the interpreter.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        sys.exit(EXIT_FAILED)
+
+
+def _silence_kazoo() -> None:
+    """The library for ZooKeeper tells of every attempt to connect, and of a path that is missing: the error at the end
+    says it in one line. Where logs are kept (`viewtide ltm`), they have all of it."""
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())
+    warnings.filterwarnings("ignore", "No chroot path exists", UserWarning)
+
+
 def main() -> None:
     """The program `viewtide`."""
-    app(prog_name="viewtide")
+    _silence_kazoo()
+    with _told_of_output():
+        app(prog_name="viewtide")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""`viewtide serve`: a database for clients in other processes, until Ctrl-C."""
+"""`viewtide serve`: a database for clients in other processes, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
 import gc
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,7 +24,8 @@ NAME = "node"
 
 
 def run_serve(
-    database: Database,
+    opened: Callable[[], Database],
+    is_new: bool,
     listen: str,
     *,
     keys: Path | None,
@@ -33,16 +34,32 @@ def run_serve(
     as_json: bool,
     out: TextIO,
 ) -> None:
-    """Serve until an interrupt. The first line says where."""
+    """Serve until an interrupt. The first line says where.
+
+    A new database is made when the address is ours: one that cannot be had leaves no directory behind. One that is
+    there is opened first: whoever has it open may listen at this very address, and the file of his socket would be
+    replaced."""
     own = None if keys is None else Keys.load(keys)
     listed = None if allowed is None else AllowList(allowed)
     name = NAME if own is None else own.name
-    hub = Hub(name, listen=listen, keys=own, allowed=listed, insecure=insecure)
-    said = {"address": hub.address, "database": database._node.name, "public_key": "" if own is None else own.public}
+    with ExitStack() as closing:
+        if not is_new:
+            database = closing.enter_context(opened())
+        hub = Hub(name, listen=listen, keys=own, allowed=listed, insecure=insecure)
+        if is_new:
+            with ExitStack() as failing:
+                failing.callback(hub.close)
+                database = closing.enter_context(opened())
+                failing.pop_all()
+        _serve(database, hub, "" if own is None else own.public, as_json, out)
+
+
+def _serve(database: Database, hub: Hub, public_key: str, as_json: bool, out: TextIO) -> None:
+    said = {"address": hub.address, "database": database._node.name, "public_key": public_key}
     if as_json:
         print(json.dumps(said), file=out, flush=True)
     else:
-        key = f", public key {said['public_key']}" if own is not None else ""
+        key = f", public key {public_key}" if public_key else ""
         print(f"{said['database']} is served at {said['address']}{key}", file=out, flush=True)
     # What is alive now stays: the collector need not look at it again.
     gc.collect()

@@ -43,7 +43,7 @@ class Output:
         """`tag` says what was done, as psql does: "INSERT 3"."""
         if self._as_json:
             plain = self._plain(result)
-            self._print(json.dumps(plain, ensure_ascii=False, allow_nan=False))
+            self._print(json_text(plain, self._out))
             if "shown" in plain:
                 self.note(f"{plain['shown']} of {result.rowcount} rows are printed; --limit 0 prints all")
         elif result.columns:
@@ -58,7 +58,7 @@ class Output:
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table of the shell's own."""
         if self._as_json:
-            self._print(json.dumps({"columns": list(columns), "rows": [list(row) for row in rows]}))
+            self._print(json_text({"columns": list(columns), "rows": [list(row) for row in rows]}, self._out))
         else:
             self._grid(columns, rows)
 
@@ -192,6 +192,17 @@ def json_value(value: object) -> object:
             return value.isoformat()
         case _:
             return cell(value)
+
+
+def json_text(value: object, out: TextIO) -> str:
+    """As people read it. Where the encoding of the output lacks a character, JSON's own escapes stand for all of them:
+    a program that reads it gets what there was, not a replacement."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(getattr(out, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False)
+    return text
 
 
 def error_lines(error: Error, text: str, first_line: int = 1) -> list[str]:

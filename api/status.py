@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .changetables.algebra import scans
 from .changetables.keys import table_range
@@ -163,24 +162,21 @@ _VIEW_COLUMNS = (
 )  # fmt: skip
 _STEP_COLUMNS = ("last step of", "steps", "rows", "look-ups", "read ms", "propagate ms", "apply ms", "whole ms")
 _MANAGER_COLUMNS = ("view manager", "ltm", "load", "rows", "slots", "busy ms")
+#: What no process of a cluster knows: logs and checkpoints are those of each LTM, which has them in its metrics, and so
+#: has each view manager what it did.
+_NOT_OF_CLUSTERS = ("flushes", "checkpoints", "replayed", "log_oldest", "log_newest", "log_bytes")
+_NOT_OF_THEIR_MANAGERS = ("load", "rows", "busy_ms")
 
 
-def run_status(database: Database, *, as_json: bool, watch: bool, out: TextIO, err: TextIO) -> None:
-    """`viewtide status`: the database, its view managers, and how its views are."""
+def run_status(
+    database: Database, *, as_json: bool, watch: bool, out: TextIO, err: TextIO, is_cluster: bool = False
+) -> None:
+    """`viewtide status`: the database, its view managers, and how its views are. Of a cluster, what its processes know
+    of each other."""
 
     def page() -> Iterator[Part]:
         status = database.status()
-        log = f"log {status.log_oldest} to {status.log_newest}, {status.log_bytes} bytes"
-        yield f"{status.name}: {status.tables} tables, {status.views} views"
-        yield f"since opening: {status.commits} commits, {status.flushes} flushes, {status.checkpoints} checkpoints"
-        yield f"{log}; {status.replayed} transactions replayed"
-        yield (
-            _MANAGER_COLUMNS,
-            [
-                (each.id, each.ltm, round(each.load, 2), each.rows, each.slots, round(each.busy_ms, 1))
-                for each in status.view_managers
-            ],
-        )
+        yield from (_cluster_parts if is_cluster else _node_parts)(status)
         views = _view_statuses(database, ())
         columns = ("view", "refresh", "state", "lag ms", "rows", "backlog rows")
         rows = [(each.name, each.refresh, each.state, each.lag_ms, each.rows, each.backlog_rows) for each in views]
@@ -189,9 +185,38 @@ def run_status(database: Database, *, as_json: bool, watch: bool, out: TextIO, e
 
     def plain() -> object:
         views = [_plain(each) for each in _view_statuses(database, ())]
-        return {**asdict(database.status()), "view_statuses": views}
+        status = asdict(database.status())
+        if is_cluster:
+            status = _without(status, _NOT_OF_CLUSTERS)
+            status["view_managers"] = [_without(each, _NOT_OF_THEIR_MANAGERS) for each in status["view_managers"]]
+        return {**status, "view_statuses": views}
 
     _show(page, plain, as_json=as_json, watch=watch, out=out, err=err)
+
+
+def _node_parts(status: DatabaseStatus) -> Iterator[Part]:
+    log = f"log {status.log_oldest} to {status.log_newest}, {status.log_bytes} bytes"
+    yield f"{status.name}: {status.tables} tables, {status.views} views"
+    yield f"since opening: {status.commits} commits, {status.flushes} flushes, {status.checkpoints} checkpoints"
+    yield f"{log}; {status.replayed} transactions replayed"
+    yield (
+        _MANAGER_COLUMNS,
+        [
+            (each.id, each.ltm, round(each.load, 2), each.rows, each.slots, round(each.busy_ms, 1))
+            for each in status.view_managers
+        ],
+    )
+
+
+def _cluster_parts(status: DatabaseStatus) -> Iterator[Part]:
+    """`status` is what the process knows that serves this client."""
+    yield f"{', '.join(status.ltms)}: {status.tables} tables, {status.views} views"
+    yield f"since the start of {status.name}: {status.commits} commits of its clients"
+    yield ("view manager", "process", "slots"), [(each.id, each.ltm, each.slots) for each in status.view_managers]
+
+
+def _without(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def run_views(
@@ -278,11 +303,11 @@ def _show(
     out: TextIO,
     err: TextIO,
 ) -> None:
-    from .shell_output import Output
+    from .shell_output import Output, json_text
 
     output = Output(out, err, as_json=as_json, limit=0)
     if as_json:
-        print(json.dumps(plain(), ensure_ascii=False, allow_nan=False), file=out)
+        print(json_text(plain(), out), file=out)
     elif watch and out.isatty():
         output.watch(page, lambda: time.sleep(WATCH_S))
     else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -278,6 +280,22 @@ def test_more_reads_at_a_time_than_a_node_takes_wait_for_their_turn(
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments])
+
+
+def test_a_command_tells_of_zookeeper_in_one_line() -> None:
+    """kazoo told of every attempt to connect, some 55 times."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    code = (
+        "import sys; from viewtide import cli; from viewtide.coordinator.cluster.zookeeper import ZooKeeper\n"
+        f"ZooKeeper.start.__defaults__ = (500,); sys.argv = ['viewtide', 'status', 'zk://{address}/viewtide']\n"
+        "cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"viewtide: ZooKeeper at {address} did not answer within 500 ms (check address and servers)\n"
+    )
 
 
 def test_commands_take_addresses_and_keys(guarded: Guarded) -> None:

@@ -568,7 +568,8 @@ def test_tasks_share_a_connection(address: str, base: vt.Database) -> None:
     assert status.flushes < 250
 
 
-def test_the_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_the_command(tmp_path: Path, ending: signal.Signals, code: int) -> None:
     command = [sys.executable, "-m", "viewtide.cli", "serve", str(tmp_path / "db"), "--listen", ANYWHERE, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -577,12 +578,33 @@ def test_the_command(tmp_path: Path) -> None:
             with vt.connect(said["address"]) as db:
                 db.sql("CREATE TABLE t (id int PRIMARY KEY)")
                 db.sql("INSERT INTO t VALUES (1)")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            process.send_signal(ending)
+            assert process.wait(30) == code
         finally:
             process.kill()
     with vt.connect(tmp_path / "db") as db:
         assert db.sql("SELECT id FROM t") == [{"id": 1}]
+
+
+def test_the_command_makes_no_database_where_it_cannot_listen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "viewtide.cli", "serve", str(tmp_path / "db"), "--listen", address]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"cannot listen on {address}" in done.stderr
+    assert not (tmp_path / "db").exists()
+
+
+def test_the_command_leaves_the_socket_of_a_running_node_alone(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    command = [sys.executable, "-m", "viewtide.cli", "serve", str(tmp_path / "db"), "--listen", address]
+    with vt.connect(tmp_path / "db") as base, served(base, address):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "is open in process" in done.stderr
+        with vt.connect(address) as db:
+            assert db.tables() == []
 
 
 # --- commits whose answers are missed

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import stat
 import subprocess
@@ -457,6 +458,46 @@ def test_a_path_that_is_no_database(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["sql", str(tmp_path / "file"), "-c", "SELECT 1"])
     assert result.exit_code == 1
     assert "is a file" in result.stderr
+
+
+def printing(*arguments: object, to: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """The program, with its standard output as a shell redirects it."""
+    command = shlex.join([sys.executable, "-m", "viewtide.cli", *map(str, arguments)])
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        ["bash", "-c", f"{command} {to}"], env={**inherited, **environment}, capture_output=True, check=False
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="a system without /dev/full")
+@pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_output_that_cannot_be_written(tmp_path: Path, environment: dict[str, str]) -> None:
+    vt.connect(tmp_path / "d").close()
+    for arguments in (["sql", "-c", "SELECT 1"], ["status", tmp_path / "d"], ["status", tmp_path / "d", "--json"]):
+        done = printing(*arguments, to="> /dev/full", **environment)
+        assert done.stderr.decode() == "viewtide: the output cannot be written: No space left on device\n"
+        assert done.returncode == 1
+
+
+def test_output_that_nobody_wants() -> None:
+    closed = printing("sql", "-c", "SELECT 1", to=">&-")
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    ended = printing("sql", "-c", "SELECT 1", to="| true; exit ${PIPESTATUS[0]}")
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_output_in_an_encoding_that_lacks_characters(tmp_path: Path) -> None:
+    with vt.connect(tmp_path / "d") as database:
+        database.sql("CREATE TABLE t (a text); INSERT INTO t VALUES ('\u20ac \u00e9 \U0001f600')")
+        database.create_view("v", "SELECT COUNT(*) AS n FROM t")
+    other = {"PYTHONIOENCODING": "latin-1"}
+    shown = printing("sql", tmp_path / "d", "-c", "SELECT a FROM t; EXPLAIN MATERIALIZED VIEW v", **other)
+    assert shown.returncode == 0, shown.stderr
+    assert b"? \xe9 ?" in shown.stdout
+    as_json = printing("sql", tmp_path / "d", "--json", "-c", "SELECT a FROM t", **other)
+    assert json.loads(as_json.stdout)["rows"] == [["\u20ac \u00e9 \U0001f600"]]
+    usual = printing("sql", tmp_path / "d", "--json", "-c", "SELECT a FROM t", PYTHONIOENCODING="utf-8")
+    assert "\u20ac \u00e9 \U0001f600" in usual.stdout.decode()
 
 
 class Terminal:

@@ -18,7 +18,7 @@ from viewtide.changetables.plan import Contribution
 from viewtide.cli import app
 from viewtide.coordinator.hot_groups import HOT_GROUPS_SHOWN, ROWS_MAX, SAMPLE_CONTRIBUTIONS, HotGroups
 from viewtide.shell_output import Output
-from viewtide.status import run_views
+from viewtide.status import run_status, run_views
 
 SUMS = "SELECT g, SUM(v) AS s, COUNT(*) AS n FROM e GROUP BY g"
 
@@ -273,6 +273,22 @@ def test_status_as_json_and_as_text(shop: Path) -> None:
     assert f"{shop}: 1 tables, 3 views" in text
     assert "view manager" in text
     assert "backlog rows" in text
+
+
+def test_figures_that_a_cluster_does_not_know_are_left_out(shop: Path) -> None:
+    with vt.connect(shop) as database:
+        shown, plain = io.StringIO(), io.StringIO()
+        run_status(database, as_json=False, watch=False, out=shown, err=io.StringIO(), is_cluster=True)
+        run_status(database, as_json=True, watch=False, out=plain, err=io.StringIO(), is_cluster=True)
+    assert shown.getvalue().splitlines()[:2] == [
+        "ltm-1: 1 tables, 3 views",
+        f"since the start of {shop}: 0 commits of its clients",
+    ]
+    for unknown in ("flushes", "checkpoints", "replayed", "log 0", "busy", "load"):
+        assert unknown not in shown.getvalue()
+    found = json.loads(plain.getvalue())
+    assert set(found) == {"name", "tables", "views", "commits", "ltms", "view_managers", "view_statuses"}
+    assert set(found["view_managers"][0]) == {"id", "ltm", "slots"}
 
 
 def test_what_is_no_database_and_what_is_open_elsewhere(shop: Path, tmp_path: Path) -> None:
