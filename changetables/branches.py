@@ -227,7 +227,8 @@ def _expand(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[B
         case Join():
             return _joined(relation, stored, path)
         case Semi():
-            return _absent(relation, stored, path) if relation.anti else _present(relation, stored, path)
+            branches = _expand(relation.left, stored, (*path, 0))
+            return _absent(relation, branches, stored) if relation.anti else _present(relation, branches, stored)
         case SetOp(kind="union", all=True):
             return _union(relation, stored, path)
         case WithKey():
@@ -334,12 +335,11 @@ def _joined(relation: Join, stored: Stored, path: tuple[int, ...]) -> list[Branc
     alone: list[list[Branch]] = [[], []]
     if relation.kind in ("left", "full"):
         unmatched = Semi(relation.left, relation.right, relation.condition, True, place_of(relation.right))
-        alone[0] = [_padded(branch, relation, right, first=True) for branch in _absent(unmatched, stored, path)]
+        alone[0] = [_padded(branch, relation, right, first=True) for branch in _absent(unmatched, left, stored)]
     if relation.kind in ("right", "full"):
         condition = _swapped(relation.condition, len(relation.left.fields), len(relation.right.fields))
         unmatched = Semi(relation.right, relation.left, condition, True, place_of(relation.right))
-        absent = _absent(unmatched, stored, path, side=1)
-        alone[1] = [_padded(branch, relation, left, first=False) for branch in absent]
+        alone[1] = [_padded(branch, relation, left, first=False) for branch in _absent(unmatched, right, stored)]
     if relation.kind != "inner" and not (_tells_presence(left) and _tells_presence(right)):
         return _bounded(_marked((matched, *alone), path), place_of(relation.right))
     return _bounded([*matched, *alone[0], *alone[1]], place_of(relation.right))
@@ -447,20 +447,19 @@ def _pair(part: Expression, left_count: int) -> Pair | None:
     return None
 
 
-def _present(relation: Semi, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
-    """The rows of the left side that have a partner."""
+def _present(relation: Semi, left: list[Branch], stored: Stored) -> list[Branch]:
+    """The rows of the left side, given as its branches, that have a partner."""
     split = _split(relation.condition, len(relation.left.fields))
-    branches = _filtered(_expand(relation.left, stored, (*path, 0)), split.left)
-    return _with_presence(branches, relation, split, stored, anti=False)
+    return _with_presence(_filtered(left, split.left), relation, split, stored, anti=False)
 
 
-def _absent(relation: Semi, stored: Stored, path: tuple[int, ...], side: int = 0) -> list[Branch]:
-    """The rows of the left side that have none: those that fail a condition of their own, and those that pass it and
-    find no presence."""
+def _absent(relation: Semi, left: list[Branch], stored: Stored) -> list[Branch]:
+    """The rows of the left side, given as its branches, that have none: those that fail a condition of their own, and
+    those that pass it and find no presence. A join has expanded its sides already: were they expanded here once more,
+    a chain of outer joins would take twice the time for each of them."""
     split = _split(relation.condition, len(relation.left.fields))
-    everything = _expand(relation.left, stored, (*path, side))
     failing: list[Branch] = []
-    passing = everything
+    passing = left
     for condition in split.left:
         failing += _filtered(passing, [Call("is_distinct", (condition, Literal(True, BOOL)), BOOL)])
         passing = _filtered(passing, [condition])

@@ -8,8 +8,9 @@ import pytest
 
 import viewtide as vt
 from tests.propagation import Folded, Memory
+from viewtide.changetables import branches as expansion
 from viewtide.changetables.algebra import Field, Filter, Join, Output, Project, Relation, Scan
-from viewtide.changetables.branches import BRANCHES_MAX, is_hidden
+from viewtide.changetables.branches import BRANCHES_MAX, Branch, Stored, is_hidden
 from viewtide.changetables.errors import (
     DataError,
     IntegrityError,
@@ -493,6 +494,37 @@ def test_a_row_of_values_connects_what_is_joined_with_it() -> None:
     assert sorted(memory.outputs("v")) == [(1, 1), (2, 1), (3, 2)]
     with pytest.raises(UnsupportedView, match="joins without any equality"):
         opened("SELECT 1 AS one FROM events e, products p WHERE e.shop = 1 AND p.category = 2")
+
+
+@pytest.mark.parametrize(("kind", "expansions_max"), [("LEFT", 6 * 20), ("RIGHT", 4 * 20**2)])
+def test_a_chain_of_outer_joins_is_expanded_once(
+    monkeypatch: pytest.MonkeyPatch, kind: str, expansions_max: int
+) -> None:
+    """With the presence views: those of a LEFT JOIN are of one table each, those of a RIGHT JOIN of the chain so far."""
+    joins = "".join(f" {kind} JOIN products p{n} ON p{n}.id = p{n - 1}.category" for n in range(1, 20))
+    relation = parse_view(f"SELECT p0.id FROM products p0{joins}", TABLES)
+    expanded: list[tuple[int, ...]] = []
+    expand = expansion._expand
+
+    def counted(relation: Relation, stored: Stored, path: tuple[int, ...]) -> list[Branch]:
+        expanded.append(path)
+        assert len(expanded) <= expansions_max
+        return expand(relation, stored, path)
+
+    monkeypatch.setattr(expansion, "_expand", counted)
+    assert len(keep(relation, Planned(Memory(TABLES.values()).tables)).parts) == 20
+
+
+def test_a_long_chain_of_left_joins_is_kept() -> None:
+    joins = "".join(f" LEFT JOIN products p{n} ON p{n}.id = p{n - 1}.category" for n in range(1, 8))
+    memory = opened(f"SELECT p0.id, p1.id AS next, p7.id AS last FROM products p0{joins}")
+    memory.put("products", (1, 2), (2, 3), (3, None), (4, 4))
+    commit(memory)
+    assert sorted(memory.outputs("v"), key=str) == [(1, 2, None), (2, 3, None), (3, None, None), (4, 4, 4)]
+    memory.put("products", (3, 1))
+    memory.remove("products", (4, 4))
+    commit(memory)
+    assert sorted(memory.outputs("v")) == [(1, 2, 2), (2, 3, 3), (3, 1, 1)]
 
 
 def test_values_beyond_the_limit_belong_into_a_table() -> None:
