@@ -6,7 +6,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from importlib import import_module
+from math import isinf
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -31,6 +33,12 @@ __all__ = [
     "to_pandas",
     "values_of",
 ]
+
+#: Digits of Arrow's decimals: of 128 bits, and of 256.
+_SMALL_DIGITS_MAX = 38
+_DIGITS_MAX = 76
+#: Digits and scale of a column of decimals that has neither a scale of its own nor any value.
+_DECIMAL_WITHOUT_VALUES = (38, 9)
 
 
 def to_arrow(names: Sequence[str], types: Sequence[Type], rows: Sequence[Sequence[object]]) -> ArrowTable:
@@ -125,9 +133,22 @@ def _array(arrow: ModuleType, name: str, type_: Type, values: Sequence[object]) 
         # Any shape, also several in one column: as text.
         values = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
     try:
+        if any(isinstance(value, Decimal) and not value.is_finite() for value in values):
+            # Decimals of Arrow are finite. One type for all rows of a column, so its other values are floats, too.
+            return arrow.array([_float(value) for value in values], type=arrow.float64())
         return arrow.array(values, type=_arrow_type(arrow, type_, values))
-    except (OverflowError, arrow.ArrowException) as error:
+    except (OverflowError, TypeError, ValueError, arrow.ArrowException) as error:
         raise DataError(f"column {name!r} does not fit an Arrow type: {error}") from error
+
+
+def _float(value: object) -> float | None:
+    """The nearest float of a decimal, which may be infinite itself but does not become so."""
+    if not isinstance(value, Decimal | int):
+        return None
+    number = float(value)
+    if isinf(number) and Decimal(value).is_finite():
+        raise OverflowError(f"{value} beside NaN or Infinity is above the largest float")
+    return number
 
 
 def pyarrow() -> ModuleType:
@@ -159,8 +180,26 @@ def _arrow_type(arrow: ModuleType, type_: Type, values: Sequence[object]) -> Dat
             return arrow.timestamp("us")
         case "timestamptz":
             return arrow.timestamp("us", tz="UTC")
-    # Decimals have no fixed scale: Arrow finds one that fits all.
+        case "decimal":
+            return _decimal_type(arrow, type_, values)
     return None
+
+
+def _decimal_type(arrow: ModuleType, type_: Type, values: Sequence[object]) -> DataType | None:
+    """None: Arrow finds the smallest type that holds all values."""
+    if type_.precision is not None:
+        scale = type_.scale or 0
+        # Arrow counts the zeros behind the point of numeric(2,5) as digits, and pandas knows no scale below zero.
+        digits = max(type_.precision, scale) if scale >= 0 else type_.precision - scale
+        if digits <= _DIGITS_MAX:
+            return _decimal_of(arrow, digits, max(scale, 0))
+    if any(value is not None for value in values):
+        return None
+    return _decimal_of(arrow, *_DECIMAL_WITHOUT_VALUES)
+
+
+def _decimal_of(arrow: ModuleType, digits: int, scale: int) -> DataType:
+    return arrow.decimal128(digits, scale) if digits <= _SMALL_DIGITS_MAX else arrow.decimal256(digits, scale)
 
 
 # -- files

@@ -709,6 +709,58 @@ def test_sums_beyond_64_bits_go_to_arrow(db: vt.Database) -> None:
     assert int(value) == 3 * (2**63 - 1)
 
 
+def test_decimals_have_the_type_of_their_column_in_arrow(db: vt.Database) -> None:
+    specs = {
+        "a": "numeric(10,2)",
+        "b": "numeric(38,10)",
+        "c": "numeric(40,2)",
+        "d": "numeric(5,-2)",
+        "e": "numeric(2,4)",
+    }
+    expected = ["decimal128(10, 2)", "decimal128(38, 10)", "decimal256(40, 2)", "decimal128(7, 0)", "decimal128(4, 4)"]
+    db.create_table("t", {"id": int, **specs, "free": "numeric", "wide": "numeric(100,50)"}, key="id")
+
+    def types() -> list[str]:
+        return [str(field.type) for field in db.sql("SELECT * FROM t ORDER BY id").to_arrow().schema][1:]
+
+    assert types() == [*expected, "decimal128(38, 9)", "decimal128(38, 9)"], "without rows"
+    with db.transaction() as tx:
+        tx.insert("t", {"id": 1})
+    assert types() == [*expected, "decimal128(38, 9)", "decimal128(38, 9)"], "without values"
+    row = {name: Decimal(0) for name in specs} | {"a": Decimal("1.5"), "d": 1234, "e": Decimal("0.0012")}
+    with db.transaction() as tx:
+        tx.insert("t", {"id": 2, **row, "free": Decimal("12.5"), "wide": Decimal("0.25")})
+        tx.insert("t", {"id": 3, "free": Decimal("0.125")})
+    assert types()[:6] == [*expected, "decimal128(5, 3)"]
+    result = db.sql("SELECT * FROM t ORDER BY id")
+    assert result.to_arrow().to_pylist() == [dict(row) for row in result]
+    assert list(result.to_pandas()["a"]) == [None, Decimal("1.50"), None]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("('Infinity'::numeric)", [math.inf]),
+        ("('-Infinity'::numeric), (NULL), (2)", [-math.inf, None, 2.0]),
+        ("('NaN'::numeric), (1.5)", [math.nan, 1.5]),
+    ],
+)
+def test_decimals_that_are_no_numbers_become_floats_in_arrow(
+    db: vt.Database, values: str, expected: list[float | None]
+) -> None:
+    result = db.sql(f"SELECT x FROM (VALUES {values}) AS v (x)")
+    column = result.to_arrow().column("x")
+    assert str(column.type) == "double" and repr(column.to_pylist()) == repr(expected)
+    assert len(result.to_pandas()) == len(expected)
+
+
+@pytest.mark.parametrize("values", ["(1e80)", "(1e-60), (1e60)", "('NaN'::numeric), (1e400)"])
+def test_decimals_that_no_arrow_type_holds_are_an_error_with_the_column(db: vt.Database, values: str) -> None:
+    result = db.sql(f"SELECT x::numeric AS x FROM (VALUES {values}) AS v (x)")
+    with pytest.raises(vt.DataError, match="column 'x' does not fit an Arrow type"):
+        result.to_arrow()
+
+
 def test_json_of_any_shape_goes_to_arrow(db: vt.Database) -> None:
     db.create_table("t", {"id": int, "j": "json"}, key="id")
     with db.transaction() as tx:
