@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 from .changetables.errors import Error, OperationalError, ProgrammingError, Unavailable
 from .changetables.keys import table_range
-from .changetables.types import Value
+from .changetables.literals import sql_name, value_of_text
+from .changetables.rows import coerce
+from .changetables.schema import Column
+from .changetables.types import STR, Value
 from .coordinator.cluster.directory import PROCESSES, Address
 from .coordinator.cluster.process import Process
 from .coordinator.cluster.zookeeper import NOBODY, Login, ZooKeeper
@@ -152,10 +155,29 @@ def _result(process: Process, command: Split | MoveRange) -> Any:
 
 def _key(source: TableRows | ViewRows, values: tuple[Value, ...]) -> bytes:
     keys = source.codec.keys if isinstance(source, TableRows) else source.plan.keys
+    table = source.table
+    names = [table.columns[position].name for position in table.key]
+    types = [sql_name(type_) for type_, _ in keys.columns]
+    named = names if len(names) == len(types) else [""] * len(types)  # of a view, hidden columns may follow
+    hint = f"its key is ({', '.join(f'{name} {type_}'.strip() for name, type_ in zip(named, types, strict=True))})"
+    shown = ", ".join(map(repr, values))
     try:
-        return keys.encode(values)
-    except (Error, TypeError, ValueError, IndexError) as error:
-        raise ProgrammingError(f"{values!r} is no key of {source.table.name}: {error}") from error
+        given = [
+            _given(value, Column(name, *column), f"{table.name}.{name}")
+            for value, name, column in zip(values, named, keys.columns, strict=True)
+        ]
+        return keys.encode(tuple(given))
+    except Error as error:
+        raise ProgrammingError(f"({shown}) is no key of {table.name}: {error.message}", hint=hint) from error
+    except ValueError as error:
+        said = f"{len(values)} of {len(types)} values" if len(values) < len(types) else f"{len(values)} values"
+        raise ProgrammingError(f"({shown}) is no key of {table.name}: {said}", hint=hint) from error
+
+
+def _given(value: Value, column: Column, where: str) -> Value:
+    """JSON has no dates and the like: they are texts, as in SQL."""
+    text_stays = column.type.kind == STR.kind or not isinstance(value, str)
+    return coerce(column, value if text_stays else value_of_text(str(value), column.type), where)
 
 
 def _shown(tables: Tables | None, start: bytes) -> str:

@@ -36,8 +36,13 @@ class ClusterCommands:
             cluster = Development.up(self._directory, ltms, view_managers, storage, report)
         took_s = time.monotonic() - began
         self._say(
-            {"zookeeper": cluster.zookeeper, "processes": cluster.processes, "seconds": round(took_s, 1)},
-            f"{len(cluster.processes)} processes in {took_s:.1f} s. Its address is zk://{cluster.zookeeper}",
+            {
+                "address": cluster.address,
+                "zookeeper": cluster.zookeeper,
+                "processes": cluster.processes,
+                "seconds": round(took_s, 1),
+            },
+            f"{len(cluster.processes)} processes in {took_s:.1f} s. Its address is {cluster.address}",
         )
 
     def status(self) -> None:
@@ -83,7 +88,9 @@ class ClusterCommands:
         self._say({"split": table, "key": key}, f"A range begins at {table} {' '.join(key)}".rstrip() + ".")
 
     def move(self, table: str, start: list[str], stop: list[str], target: str) -> None:
-        with self._client(Development.attach(self._directory)) as client, self._progress(f"moving keys to {target}"):
+        cluster = Development.attach(self._directory)
+        cluster.check_known(target, LTM)
+        with self._client(cluster) as client, self._progress(f"moving keys to {target}"):
             epoch = client.move(table, _values(start), _values(stop), target)
         self._say({"moved": table, "to": target, "epoch": epoch}, f"{target} owns them.")
 
@@ -110,7 +117,7 @@ class ClusterCommands:
         self._out.write((json.dumps(plain) if self._as_json else text) + "\n")
 
     def _show(self, cluster: Development, status: ClusterStatus) -> None:
-        processes = Table(title=f"zk://{cluster.zookeeper}", title_justify="left")
+        processes = Table(title=cluster.address, title_justify="left")
         for column in ("process", "role", "state", "address", "metrics"):
             processes.add_column(column)
         for name, role, state, address, metrics in _processes(cluster, status):
@@ -142,6 +149,7 @@ def _processes(cluster: Development, status: ClusterStatus) -> Iterator[tuple[st
 def _plain(cluster: Development, status: ClusterStatus) -> dict[str, object]:
     fields = ("name", "role", "state", "address", "metrics")
     return {
+        "address": cluster.address,
         "zookeeper": cluster.zookeeper,
         "storage": cluster.storage,
         "leader": status.leader,

@@ -113,10 +113,25 @@ class Development:
 
     def kill(self, name: str) -> None:
         """kill -9, as a test of what the others do."""
+        self.check_known(name)
         if not self.is_alive(name):
             raise OperationalError(f"{name} does not run", hint="viewtide cluster status shows who does")
         os.kill(self.processes[name], signal.SIGKILL)
         _until(lambda: not self.is_alive(name), f"{name} does not end")
+
+    def check_known(self, name: str, role: str = "") -> None:
+        """That there is, or was, such a process, with the role if one is named."""
+        known = [each for each in sorted(self.processes) if role in ("", role_of(each))]
+        if name in known:
+            return
+        hint = f"there are {', '.join(known)}" if known else "add one: viewtide cluster add"
+        if name in self.processes:
+            raise OperationalError(f"{name} is no {role}", hint=hint)
+        if name in self.servers():
+            raise OperationalError(
+                f"{name} is a server of the cluster, none of its processes", hint=f"{hint}; `down` ends all"
+            )
+        raise OperationalError(f"there is no process {name}", hint=hint)
 
     def down(self, report: Report = quiet) -> None:
         """End everything; the data stays."""
@@ -158,7 +173,21 @@ class Development:
 
     @property
     def zookeeper(self) -> str:
-        return DevelopmentHbase.attach(self.directory / "hbase").zookeeper + CHROOT
+        return self._hbase().zookeeper + CHROOT
+
+    @property
+    def address(self) -> str:
+        """What `connect` takes."""
+        return f"zk://{self.zookeeper}"
+
+    def _hbase(self) -> DevelopmentHbase:
+        try:
+            return DevelopmentHbase.attach(self.directory / "hbase")
+        except OperationalError:
+            raise OperationalError(
+                f"the cluster in {self.directory} does not run",
+                hint=f"start it again with: viewtide cluster up --dir {self.directory}",
+            ) from None
 
     def client(self) -> ClusterClient:
         return ClusterClient(self.zookeeper)
@@ -179,7 +208,7 @@ class Development:
 
     def servers(self) -> dict[str, str]:
         """ZooKeeper and HBase: "runs", "gone", or what is wrong. A region server may end in a JVM that goes on."""
-        hbase = DevelopmentHbase.attach(self.directory / "hbase")
+        hbase = self._hbase()
         dead = hbase.dead
         states = {name: "gone" if name in dead else "runs" for name in hbase.pids}
         if self.storage == HBASE and not dead and not hbase.region_servers():
@@ -213,7 +242,7 @@ class Development:
         start(place, report=report)
 
     def _config(self, name: str) -> str:
-        hbase = DevelopmentHbase.attach(self.directory / "hbase")
+        hbase = self._hbase()
         thrift = ", ".join(f'"{each}"' for each in hbase.thrift)
         clients = 'clients = "tcp://127.0.0.1:0"\n' if role_of(name) == LTM else ""
         return (

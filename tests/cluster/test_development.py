@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,8 +99,13 @@ def test_an_address_in_zookeeper_that_is_wrong_is_told_with_the_right_one(direct
         with pytest.raises(viewtide.Unavailable, match="has no node /viewtdie") as raised:
             viewtide.connect(f"zk://{hosts}/viewtdie")
     assert "there are clusters at /viewtide" in raised.value.hint
+    assert run("status", directory)["address"] == run("up", directory)["address"] == f"zk://{address}"
     shown = CliRunner().invoke(app, ["status", f"zk://{address}", "--json"])
     assert shown.exit_code == 0 and json.loads(shown.stdout)["name"], shown.output
+    assert "log_newest" not in json.loads(shown.stdout)
+    command = [sys.executable, "-m", "viewtide.cli", "status", f"zk://{hosts}/viewtdie"]
+    wrong = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert wrong.returncode == 1 and len(wrong.stderr.splitlines()) == 1, wrong.stderr
 
 
 def test_what_cannot_be_done_is_said(directory: Path) -> None:
