@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,8 +21,6 @@ from . import __version__
 from .changetables.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
     from .cluster_commands import ClusterCommands
     from .database import Database
     from .key_files import KeyDirectory
@@ -615,7 +613,7 @@ class _OutputError(OSError):
 
 
 class _StandardOutput(FileIO):
-    def write(self, data: ReadableBuffer, /) -> int | None:  # type: ignore[override]  # None: a pipe that is full
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
