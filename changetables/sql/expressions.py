@@ -376,7 +376,7 @@ class Binder:
     def _parameter(self, node: exp.Expr) -> Expression:
         key = parameter_key(node)
         if key is None or self.parameters is None:
-            place = self.source.place(node) or self.source.keyword("?", ":")
+            place = self.source.place(node, "?", ":")
             raise self.source.unsupported("parameters", place, "write the value")
         return self.source.typed(node, self.parameters.literal, key)
 
@@ -607,20 +607,20 @@ class Binder:
         if isinstance(node, exp.Window):
             raise self.source.unsupported("window functions", place, "aggregate with GROUP BY")
         if isinstance(node, exp.Parameter | exp.SessionParameter):
-            raise self.source.unsupported("parameters", place or self.source.keyword("$", "@"), "write ? or :name")
+            raise self.source.unsupported("parameters", self.source.place(node, "$", "@"), "write ? or :name")
         if isinstance(node, exp.Star):
             raise self.source.wrong('syntax error at or near "*"', place)
         if is_row(node):
             raise self.source.unsupported("row values", place, "compare them with =, <>, <, > or IN")
         if type(node) in _NAMED_FEATURES:
             feature, word = _NAMED_FEATURES[type(node)]
-            raise self.source.unsupported(feature, place or self.source.keyword(word))
+            raise self.source.unsupported(feature, self.source.place(node, word))
         if isinstance(node, exp.Binary) and not isinstance(node, exp.AggFunc):
             raise self.source.unsupported(f"operator {self.source.operator(node)}", place)
         if isinstance(node, exp.Func):
             self._refuse_function(node)
         if type(node) is exp.Var and str(node.this).upper() == "DEFAULT":
-            raise self.source.wrong("DEFAULT is not allowed in this context", place or self.source.keyword("DEFAULT"))
+            raise self.source.wrong("DEFAULT is not allowed in this context", self.source.place(node, "DEFAULT"))
         raise self.source.unsupported(f"expression {type(node).__name__}", place)
 
     def _refuse_function(self, node: exp.Expr) -> NoReturn:

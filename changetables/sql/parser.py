@@ -34,12 +34,27 @@ class Parser(PostgresParser):
     FUNCTION_PARSERS: ClassVar = {
         name: parse for name, parse in PostgresParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
     }
+    # sqlglot's own readers of these forget where they stand, and an error about SELECT TRUE could not say it.
+    PRIMARY_PARSERS: ClassVar = {
+        **PostgresParser.PRIMARY_PARSERS,
+        TokenType.NULL: lambda self, token: self.expression(exp.Null(), token),
+        TokenType.TRUE: lambda self, token: self.expression(exp.Boolean(this=True), token),
+        TokenType.FALSE: lambda self, token: self.expression(exp.Boolean(this=False), token),
+    }
 
     def _parse_expression(self) -> exp.Expr | None:
         """A literal that is all of an item is read at once, without asking each operator: an INSERT has many."""
         if self._next is not None and self._next.token_type in _ENDS and self._curr.token_type in _LITERALS:
-            return self._parse_primary()
+            return super()._parse_primary()
         return super()._parse_expression()
+
+    def _parse_primary(self) -> exp.Expr | None:
+        """With a place for .5, too."""
+        first = self._curr
+        primary = super()._parse_primary()
+        if first is not None and first.token_type == TokenType.DOT and primary is not None:
+            primary.update_positions(first)
+        return primary
 
     def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> exp.Expr | None:
         """date '2024-02-29'::text is the text of a date; sqlglot would read the date of a text."""

@@ -395,7 +395,7 @@ class Queries:
         """The output that an ordinal or the bare name of an output means in ORDER BY. Of two with one name that are
         the same expression, the first."""
         inner = bare(ordered.this)
-        place = self.source.place(inner) or self.source.keyword("ORDER BY")
+        place = self.source.place(inner, "ORDER BY")
         ordinal = ordinal_of(inner)
         if ordinal is not None:
             if not 1 <= ordinal <= len(names):

@@ -270,7 +270,7 @@ def group_key(binder: Binder, node: exp.Expr, items: Sequence[Item]) -> Expressi
             raise source.wrong(f"GROUP BY position {ordinal} is not in the select list", place)
         return coercion.settled(items[ordinal - 1].expression)
     if type(inner) in (exp.Literal, exp.Boolean, exp.Null):
-        raise source.wrong("non-integer constant in GROUP BY", place or source.keyword("GROUP BY"))
+        raise source.wrong("non-integer constant in GROUP BY", source.place(node, "GROUP BY"))
     if type(inner) is exp.Column and not inner.args.get("table") and isinstance(inner.this, exp.Identifier):
         name = identifier_name(inner.this)
         named = _different(item.expression for item in items if item.name == name)

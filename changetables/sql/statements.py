@@ -582,9 +582,10 @@ def _offsets_of_values(source: StatementText) -> Iterator[int]:
 
 
 def _item(source: StatementText, node: exp.Expr, nearest: Place, offset: int | None = None) -> Item:
-    place = source.place(node)
-    if place is None:
-        place = nearest if offset is None else source.place_of_offset(offset)
+    begin = source.offset(node)
+    if begin is None:
+        begin = offset
+    place = nearest if begin is None else source.place_of_offset(begin)
     if _is_default(node):
         return Default(place)
     return Fragment(source, node, place, "")

@@ -140,10 +140,28 @@ class SqlText(Text):
 
     # --- places ---
 
-    def place(self, node: exp.Expr | None) -> Place | None:
-        """Where the node begins: its first part that has a position."""
+    def place(self, node: exp.Expr | None, *words: str) -> Place | None:
+        """Where the node begins: its first part that has a position. If none has one, the first of these words, or what
+        stands before the node."""
+        if node is None:
+            return None
         offset = self.offset(node)
-        return None if offset is None else self.place_of_offset(offset)
+        if offset is not None:
+            return self.place_of_offset(offset)
+        return self.keyword(*words) or self.place_of_offset(self._offset_before(node))
+
+    def _offset_before(self, node: exp.Expr) -> int:
+        """The last position among the parts of the text before the node, as far as the tree tells; at worst the
+        beginning of the statement."""
+        while node.parent is not None:
+            siblings = list(node.parent.iter_expressions())
+            before = siblings[: next(index for index, part in enumerate(siblings) if part is node)]
+            offsets = [self._own_offset(part) for sibling in before for part in sibling.walk()]
+            known = [offset for offset in (*offsets, self._own_offset(node.parent)) if offset is not None]
+            if known:
+                return max(known)
+            node = node.parent
+        return self.tokens[0].start if self.tokens else 0
 
     def offset(self, node: exp.Expr | None) -> int | None:
         if node is None:

@@ -724,6 +724,46 @@ def test_refused_with_reason_and_place(sql: str, reason: str, place: tuple[int, 
 
 
 @pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("SELECT a FROM t WHERE (SELECT TRUE)", (1, 23)),
+        ("SELECT a, (SELECT NULL) AS q FROM t", (1, 11)),
+        ("SELECT COUNT(*) AS c FROM t HAVING (SELECT FALSE)", (1, 36)),
+        ("SELECT a FROM t WHERE a = 1\n OR EXISTS (SELECT TRUE)", (2, 12)),
+        ("SELECT a FROM t WHERE TRUE IN (SELECT TRUE) OR a = 1", (1, 31)),
+        ("SELECT a FROM t WHERE TRUE > ALL (SELECT TRUE)", (1, 42)),
+        ("SELECT a FROM t ORDER BY a LIMIT TRUE", (1, 34)),
+        ("SELECT a FROM t ORDER BY a LIMIT .5", (1, 34)),
+        ("SELECT NULL::bytea[] FROM t", (1, 8)),
+        # Nothing in the subquery has a place: what stands before it.
+        ("SELECT a FROM t WHERE a = 1 OR EXISTS (SELECT)", (1, 27)),
+        ("SELECT a, (SELECT CURRENT_DATE) AS d FROM t", (1, 8)),
+    ],
+)
+def test_refused_with_the_place_of_what_sqlglot_gives_none(sql: str, place: tuple[int, int]) -> None:
+    with pytest.raises(UnsupportedView) as caught:
+        view(sql)
+    assert caught.value.place == place
+
+
+@pytest.mark.parametrize(
+    ("sql", "column"),
+    [
+        ("SELECT TRUE + NULL", 8),
+        ("SELECT TRUE::date", 8),
+        ("SELECT -TRUE", 9),
+        ("SELECT a FROM t WHERE NULL::date", 23),
+        ("SELECT a FROM t UNION SELECT FALSE", 30),
+        ("SELECT .5::date", 8),
+        ("SELECT a FROM t ORDER BY NULL", 26),
+    ],
+)
+def test_wrong_constants_have_a_place(sql: str, column: int) -> None:
+    with pytest.raises(ProgrammingError, match=f"at line 1, column {column}"):
+        view(sql)
+
+
+@pytest.mark.parametrize(
     ("sql", "hint"),
     [
         ("SELECT a FROM t LIMIT 5", "add ORDER BY"),
