@@ -238,8 +238,8 @@ def test_a_snapshot_reads_each_group_at_one_watermark(db: vt.Database) -> None:
 
 
 def test_a_group_is_as_far_as_the_last_of_its_views(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step publishes its views one after the other. Whoever asks for the latest meanwhile is not told that it is there
-    by the first of them, and then reads another one where it was."""
+    """A step publishes its views one after the other. Whoever asks for the latest meanwhile is not told by the first of
+    them that it is there, to read another one where it was then."""
     names = ("a", "b", "c")
     for name in names:
         db.create_view(name, "SELECT g, COUNT(*) AS n FROM e GROUP BY g", refresh="manual", group="together")
