@@ -49,7 +49,7 @@ from .algebra import (
     column,
     place_of,
 )
-from .compiler import sources_of
+from .compiler import on_a_whole_stack, sources_of
 from .errors import InternalError, UnsupportedView
 from .expressions import Call, ColumnRef, Expression, Literal
 from .rewriting import conjuncts, is_null, is_safe, moved, positions, substituted
@@ -140,6 +140,7 @@ class JoinGraph:
     constants: tuple[Constant, ...] = ()
 
 
+@on_a_whole_stack
 def hidden_name(relation: Relation, scope: str = "") -> str:
     """Equal relations are kept once, whoever needs them: the name says what is kept. Views that are refreshed at
     different times cannot share one: each `scope` has its own."""
@@ -203,6 +204,7 @@ def _uncast(expression: Expression) -> Expression:
 # --- expansion ---
 
 
+@on_a_whole_stack
 def expand(relation: Relation, stored: Stored) -> list[Branch]:
     """The branches whose sum is the relation."""
     branches = [replace(branch, conditions=_with_known_values(branch)) for branch in _expand(relation, stored, ())]
@@ -601,6 +603,7 @@ def _bound(branch: Branch, table: Table, keys: list[tuple[Expression, bool]], *,
 # --- equalities ---
 
 
+@on_a_whole_stack
 def join_graph(branch: Branch, stored: Stored) -> JoinGraph:
     """Split the conditions and check that every source is reached through equalities from every other."""
     branch = _stored_where_looked_for(_connected(branch, stored), stored)
@@ -875,6 +878,7 @@ def _field(table: Table, position: int) -> Field:
 # --- identity ---
 
 
+@on_a_whole_stack
 def canonical(relation: Relation) -> Relation:
     """The relation without names: two that differ only in these are kept once."""
     return cast(Relation, _unnamed(relation))

@@ -14,13 +14,16 @@ the tests are joined with `|` instead of `or` if a later argument can.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import wraps
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from . import casts, functions, texts
-from .errors import DataError, InternalError
+from .errors import DataError, InternalError, UnsupportedView
 from .expressions import Call, ColumnRef, Expression, Literal
 from .generated import code_of
 from .types import BOOL, FLOAT, STR, Type, Value
@@ -28,8 +31,16 @@ from .types import BOOL, FLOAT, STR, Type, Value
 #: Nested levels of one Python expression. Deeper parts become functions: Python's parser takes 200 parentheses.
 EXPRESSION_DEPTH_MAX = 24
 
+TOO_DEEP = "expressions that are nested too deeply"
+
 Namespace: TypeAlias = dict[str, object]
 Leaf: TypeAlias = Callable[[Expression], "Code"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+#: What leaves read: rows of sources, or the stored row of a group and its extremes. No other name looks like these.
+_READ = re.compile(r"\b(?:r[0-9]+|row|extremes)\b")
 
 _NUMERIC = ("int", "decimal", "float")
 #: Kinds whose values Python compares and hashes as SQL compares them.
@@ -66,6 +77,28 @@ _ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "neg", "abs"})
 
 #: The source of the multiplicity of rows that come once: it need not be multiplied by.
 ONCE = "1"
+
+
+def on_a_whole_stack(work: Callable[_P, _T]) -> Callable[_P, _T]:
+    """For what recurses into expressions. Where the caller leaves too little of Python's stack it is done again in a
+    thread, which has a whole one: whether an expression can be compiled must not depend on how deep somebody stands
+    who writes, or opens the database, long after the view was created. UnsupportedView: not even that is enough."""
+
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return work(*args, **kwargs)
+        except RecursionError:
+            raise UnsupportedView(TOO_DEEP, hint="split the expression, or make a view of a part of it") from None
+
+    @wraps(work)
+    def done(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return work(*args, **kwargs)
+        except RecursionError:
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                return thread.submit(alone, *args, **kwargs).result()
+
+    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +161,20 @@ class Compiler:
             self.namespace[name] = value
         return name
 
+    @on_a_whole_stack
     def value(self, expression: Expression) -> Code:
         """Source of the value, None for NULL."""
         return self._value(expression, 0)
 
+    @on_a_whole_stack
     def condition(self, expression: Expression) -> str:
         """Source that is true exactly when the expression is TRUE: what WHERE asks."""
         if isinstance(expression, Call) and expression.op == "and":
             # PostgreSQL stops at the first conjunct of WHERE that is not TRUE, so NULL may stop it here too.
-            return "(" + " and ".join(self.condition(argument) for argument in expression.args) + ")"
+            return "(" + " and ".join(self._condition(argument, 0) for argument in _flat(expression)) + ")"
         return self._condition(expression, 0)
 
+    @on_a_whole_stack
     def define(self, source: str) -> None:
         """Run generated definitions, with the helpers that they call, in the namespace."""
         text = "".join(self.helpers) + source
@@ -164,6 +200,10 @@ class Compiler:
 
     def _folded(self, code: Code) -> Code:
         """Constant expressions are computed now; one that raises keeps raising for each row, as it would in SQL."""
+        if code.simple:
+            return code
+        if self.helpers:
+            self.define("")  # It may call them.
         try:
             return self._constant(eval(code.text, self.namespace), code.type)  # Source made here, no user text in it.
         except DataError:
@@ -171,10 +211,15 @@ class Compiler:
 
     def _outlined(self, expression: Call) -> Code:
         """A deep part as a function of the rows that it reads."""
-        name, variables = self.fresh("part_"), sorted(_variables(expression))
         code = self._value(expression, 0)
-        self.helpers.append(f"def {name}({', '.join(variables)}):\n    return {code.text}\n")
-        return Code(f"{name}({', '.join(variables)})", code.type, code.nullable, code.safe)
+        return code if code.simple else replace(code, text=self._helper([f"return {code.text}"]), guard="", body="")
+
+    def _helper(self, lines: Sequence[str]) -> str:
+        """The call of a function with these lines."""
+        body = "".join(f"    {line}\n" for line in lines)
+        head = f"{self.fresh('part_')}({', '.join(sorted(set(_READ.findall(body))))})"
+        self.helpers.append(f"def {head}:\n{body}")
+        return head
 
     def _call(self, call: Call, depth: int) -> Code:
         op = call.op
@@ -379,25 +424,40 @@ class Compiler:
     # --- choice ---
 
     def _case(self, call: Call, depth: int) -> Code:
-        condition, result, *rest = call.args
-        taken = self._converted(self._value(result, depth), call.type)
-        if len(rest) > 1:
-            otherwise = self._value(Call("case", tuple(rest), call.type), depth)
-        else:
-            otherwise = self._value(rest[0], depth) if rest else self._constant(None, call.type)
-        otherwise = self._converted(otherwise, call.type)
-        test = self._condition(condition, depth)
-        text = f"({taken.text} if {test} else {otherwise.text})"
-        return Code(text, call.type, taken.nullable or otherwise.nullable, safe=False)
+        *arms, otherwise = call.args if len(call.args) % 2 else (*call.args, Literal(None, call.type))
+        levels = _levels(depth, len(arms) // 2 + 1)
+        tests = [self._condition(test, level) for test, level in zip(arms[::2], levels, strict=False)]
+        codes = [
+            self._converted(self._value(result, level), call.type)
+            for result, level in zip((*arms[1::2], otherwise), levels, strict=True)
+        ]
+        text = self._first_of(tests, [code.text for code in codes], nested=levels[0] == depth)
+        return Code(text, call.type, any(code.nullable for code in codes), safe=False)
 
     def _coalesce(self, call: Call, depth: int) -> Code:
-        first = self._converted(self._value(call.args[0], depth), call.type)
-        if len(call.args) == 1 or not first.nullable:
-            return first
-        rest = self._converted(self._value(Call("coalesce", call.args[1:], call.type), depth), call.type)
-        evaluate, named = self._named(first)
-        text = f"({named.text} if {evaluate} is not None else {rest.text})"
-        return Code(text, call.type, rest.nullable, first.safe and rest.safe)
+        levels, codes = _levels(depth, len(call.args)), list[Code]()
+        for argument, level in zip(call.args, levels, strict=True):
+            codes.append(self._converted(self._value(argument, level), call.type))
+            if not codes[-1].nullable:
+                break
+        *others, last = codes
+        if not others:
+            return last
+        named = [self._named(code) for code in others]
+        tests = [f"{evaluate} is not None" for evaluate, _ in named]
+        text = self._first_of(tests, [*(code.text for _, code in named), last.text], nested=levels[0] == depth)
+        return Code(text, call.type, last.nullable, all(code.safe for code in codes))
+
+    def _first_of(self, tests: Sequence[str], values: Sequence[str], *, nested: bool) -> str:
+        """The value that belongs to the first test that is true, or else the last one. Those that are not nested stand
+        one below the other in a function: thousands inside of each other would be more than Python's stack holds."""
+        *chosen, otherwise = values
+        pairs = list(zip(tests, chosen, strict=True))
+        if not nested:
+            return self._helper([*(f"if {test}: return {value}" for test, value in pairs), f"return {otherwise}"])
+        for test, value in reversed(pairs):
+            otherwise = f"({value} if {test} else {otherwise})"
+        return otherwise
 
     def _nullif(self, call: Call, depth: int) -> Code:
         original = self._value(call.args[0], depth)
@@ -501,13 +561,9 @@ def sources_of(expression: Expression) -> set[int]:
     return set()
 
 
-def _variables(expression: Expression) -> set[str]:
-    """The variables of the generated code that an expression reads: rows of sources, or the row of the view."""
-    if isinstance(expression, ColumnRef):
-        return {f"r{expression.source}"}
-    if isinstance(expression, Call):
-        return set().union(*(_variables(argument) for argument in expression.args))
-    return set() if isinstance(expression, Literal) else {"row"}
+def _levels(depth: int, count: int) -> Sequence[int]:
+    """The depths of so many alternatives: each inside of the one before, or, if that is too deep, all in a function."""
+    return range(depth, depth + count) if depth + count <= EXPRESSION_DEPTH_MAX else (0,) * count
 
 
 def _is_constant(expression: Expression) -> bool:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 from .algebra import Relation
 from .branches import MULTIPLICITY, Stored, columns_of, is_hidden
 from .change_table import Change
-from .compiler import Code, Compiler, Lines, column_leaf, sources_of
+from .compiler import Code, Compiler, Lines, column_leaf, on_a_whole_stack, sources_of
 from .errors import DataError, InterfaceError, InternalError, ProgrammingError
 from .evaluators.choice import COLUMNS, ROWS, Evaluators
-from .expressions import ColumnRef, Expression
+from .expressions import Call, ColumnRef, Expression
 from .keeping import Kept, Part, keep
 from .keys import KeyCodec, OrderedKeyCodec, ViewKeyCodec, primary_key_codec
 from .operators.aggregate import Layout, aggregate_leaf, emit_group, emit_sums, layout_of, zeros
@@ -70,6 +70,9 @@ __all__ = [
 
 #: Rows that refer to the same row, on average, from which on that one is looked up once for all of them.
 REFERRING_ROWS_MIN = 2
+
+#: Levels of an expression that can surely be compiled: each takes four or five frames of Python's thousand.
+LEVELS_UNCHECKED_MAX = 64
 
 _T = TypeVar("_T")
 #: One answer per look-up, with one entry per key: Row | None by primary key, list[Row] by index.
@@ -531,6 +534,7 @@ def _first_source(part: Part) -> int | None:
     return next((place for place, source in enumerate(part.graph.sources) if not source.anti), None)
 
 
+@on_a_whole_stack
 def compile_view(
     name: str, view_id: int, relation: Relation, stored: Stored, indexes: tuple[Index, ...] = ()
 ) -> ViewPlan:
@@ -551,6 +555,7 @@ class _Known:
         raise InternalError("how the view is kept is known")
 
 
+@on_a_whole_stack
 def _compile_again(
     name: str,
     called: str,
@@ -566,7 +571,11 @@ def _compile_again(
 
 
 def needed_indexes(kept: Kept, tables: Mapping[str, Table]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The (table, column positions) that look-ups go through and that are no primary key, existing or not."""
+    """The (table, column positions) that look-ups go through and that are no primary key, existing or not.
+
+    Whoever creates a view asks for them before anything is changed. So what could not be compiled later, by the first
+    writer, is refused here: UnsupportedView."""
+    _check_compiled(kept)
     found: dict[tuple[str, tuple[int, ...]], None] = {}
     for part in kept.parts:
         for source in range(len(part.graph.sources)):
@@ -575,6 +584,25 @@ def needed_indexes(kept: Kept, tables: Mapping[str, Table]) -> tuple[tuple[str, 
                     if not step.by_key and not step.whole:
                         found[part.graph.sources[step.source].table, step.columns] = None
     return tuple(found)
+
+
+@on_a_whole_stack
+def _check_compiled(kept: Kept) -> None:
+    """Compile what is nested so deeply that it may turn out not to be possible. Of the rest that is known; to compile
+    all terms of a view over many outer joins takes longer than everything else that is done to create it."""
+    conditions, values = [*kept.having], [output.expression for output in kept.outputs]
+    for part in kept.parts:
+        conditions += part.graph.filters
+        values += [*part.key, *part.weights, *(value for value in part.values if value is not None)]
+        values += [constant for _, constant, _ in part.graph.constants]
+    compiler = Compiler(column_leaf, {})
+    texts = [compiler.condition(each) for each in conditions if _levels(each) > LEVELS_UNCHECKED_MAX]
+    texts += [compiler.value(each).text for each in values if _levels(each) > LEVELS_UNCHECKED_MAX]
+    compiler.define("".join(f"lambda: {text}\n" for text in texts))
+
+
+def _levels(expression: Expression) -> int:
+    return 1 + max(map(_levels, expression.args), default=0) if isinstance(expression, Call) else 1
 
 
 def _columns_read(kept: Kept) -> frozenset[tuple[str, int]]:
@@ -665,6 +693,7 @@ class _Builder:
     def plan(self, place: _Place, law: Law = Law.ONE_SOURCE) -> Term:
         return plan_term(self.kept.parts[place[0]].graph, self.tables, place[1], law)
 
+    @on_a_whole_stack
     def term(self, place: _Place, law: Law) -> tuple[_TermFunction, bool]:
         """The function of a term, and whether it looks rows up."""
         plan = self.plan(place, law)
@@ -672,12 +701,14 @@ class _Builder:
         self._compiler.define(self._writer(place).write(name, plan, self._blame_name(place)))
         return cast(_TermFunction, self._compiler.namespace[name]), bool(plan.stages)
 
+    @on_a_whole_stack
     def staged(self, place: _Place, law: Law) -> Staged:
         term = self.plan(place, law)
         names = [self._compiler.fresh("stage_") for _ in range(len(term.stages) + 1)]
         self._compiler.define(self._writer(place).write_staged(names, term, self._blame_name(place)))
         return tuple(cast("_StageFunction", self._compiler.namespace[name]) for name in names)
 
+    @on_a_whole_stack
     def inserting(self, place: _Place, finish: Callable[[dict[Row, object]], list[Contribution]]) -> Inserting | None:
         """The functions of a term for rows that are only added, if it has such."""
         if self.kept.parts[place[0]].graph.sources[place[1]].anti:
@@ -707,6 +738,7 @@ class _Builder:
         """Of groups: the kinds of their components."""
         return self._layout.kinds if self._grouped else None
 
+    @on_a_whole_stack
     def columns_term(self, place: _Place, law: Law) -> ColumnsTerm:
         """The same for the columns evaluator, whose library is optional."""
         from .evaluators.columns import ColumnsTerm, Emission

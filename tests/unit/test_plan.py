@@ -500,7 +500,7 @@ def test_a_row_of_values_connects_what_is_joined_with_it() -> None:
 def test_a_chain_of_outer_joins_is_expanded_once(
     monkeypatch: pytest.MonkeyPatch, kind: str, expansions_max: int
 ) -> None:
-    """With the presence views: those of a LEFT JOIN are of one table each, those of a RIGHT JOIN of the chain so far."""
+    """With the presence views: of a LEFT JOIN they are of one table each, of a RIGHT JOIN of the chain so far."""
     joins = "".join(f" {kind} JOIN products p{n} ON p{n}.id = p{n - 1}.category" for n in range(1, 20))
     relation = parse_view(f"SELECT p0.id FROM products p0{joins}", TABLES)
     expanded: list[tuple[int, ...]] = []
