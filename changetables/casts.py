@@ -274,6 +274,8 @@ def _fitter(target: Type) -> Callable[..., Value] | None:
         return _scaler(target.precision, target.scale or 0)
     if target.kind == "str" and target.length is not None:
         length = target.length
+        if target.padded:
+            return lambda text: text[:length].rstrip(" ")
         return lambda text: text[:length]
     return None
 

@@ -232,7 +232,21 @@ def comparable(op: str, left: Expression, right: Expression) -> tuple[Expression
     if common is None:
         raise no_operator(left.type, op, right.type)
     require_equality(common)
+    left, right = _without_blanks((left, right))
     return widened(left, common), widened(right, common)
+
+
+def _without_blanks(expressions: Sequence[Expression]) -> Sequence[Expression]:
+    """Texts of unknown type that meet nothing but char(n) are char(n), too: the blanks at their ends mean nothing."""
+    known = [expression.type for expression in expressions if expression.type != UNKNOWN]
+    if not known or not all(type_.padded for type_ in known):
+        return expressions
+    return [
+        unknown(expression.value.rstrip(" "))
+        if isinstance(expression, Literal) and expression.type == UNKNOWN and isinstance(expression.value, str)
+        else expression
+        for expression in expressions
+    ]
 
 
 def require_equality(type_: Type) -> None:
@@ -252,6 +266,7 @@ def between(value: Expression, low: Expression, high: Expression, *, symmetric: 
 
 def membership(value: Expression, items: Sequence[Expression]) -> Expression:
     """IN. PostgreSQL compares with all constants in one common type, and with each other item in its own."""
+    value, *items = _without_blanks((value, *items))
     constants = [item for item in items if not _reads_rows(item)]
     common = common_type([value.type, *(item.type for item in constants)])
     others = [item for item in items if _reads_rows(item)]
@@ -303,7 +318,7 @@ def matching(name: str, expressions: Sequence[Expression]) -> tuple[tuple[Expres
     if common is None:
         known = list(dict.fromkeys(sql_name(type_) for type_ in types if type_ != UNKNOWN))
         raise ProgrammingError(f"{name} types {' and '.join(known[:2])} cannot be matched", hint=_CAST_HINT)
-    return tuple(widened(expression, common) for expression in expressions), common
+    return tuple(widened(expression, common) for expression in _without_blanks(expressions)), common
 
 
 def case(branches: Sequence[tuple[Expression, Expression]], otherwise: Expression) -> Expression:
@@ -356,7 +371,9 @@ def cast(expression: Expression, target: Type) -> Expression:
     source = expression.type.kind
     if source == target.kind:
         limited = target.precision is not None or target.length is not None
-        return expression if expression.type == target or not limited else Call("cast", (expression,), target)
+        # A char(n) that is cast to text is compared as text is.
+        changed = expression.type != target and (limited or expression.type.padded)
+        return Call("cast", (expression,), target) if changed else expression
     if target.kind not in _CASTS_BY_SOURCE.get(source, ()):
         if "json" in (source, target.kind):
             hint = "store the parts that a view needs as columns"

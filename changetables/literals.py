@@ -328,7 +328,8 @@ INTERVAL_UNITS = {
 
 
 def fit(value: Value, type_: Type) -> Value:
-    """What an explicit cast does for the limits of a type: numeric(p, s) rounds or overflows, varchar(n) cuts."""
+    """What an explicit cast does for the limits of a type: numeric(p, s) rounds or overflows, varchar(n) cuts, and
+    char(n) has no blanks at its end."""
     if isinstance(value, Decimal) and type_.precision is not None and not value.is_nan():
         scale = type_.scale or 0
         if value.is_infinite():
@@ -340,5 +341,6 @@ def fit(value: Value, type_: Type) -> Value:
             )
         return rounded if rounded else rounded.copy_abs()
     if isinstance(value, str) and type_.length is not None:
-        return value[: type_.length]
+        cut = value[: type_.length]
+        return cut.rstrip(" ") if type_.padded else cut
     return value

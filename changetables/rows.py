@@ -149,7 +149,7 @@ def _decimal_converter(column_type: Type, where: str) -> Converter:
 
 
 def _str_converter(column_type: Type, where: str) -> Converter:
-    length = column_type.length
+    length, padded = column_type.length, column_type.padded
 
     def convert(value: object) -> Value:
         if not isinstance(value, str):
@@ -160,6 +160,8 @@ def _str_converter(column_type: Type, where: str) -> Converter:
             text.encode()
         except UnicodeEncodeError as error:
             raise DataError(f"column {where}: the text is not valid Unicode: {error}") from error
+        if padded:
+            text = text.rstrip(" ")
         if length is None or len(text) <= length:
             return text
         # As in PostgreSQL, blanks beyond the length are cut silently.
@@ -273,6 +275,8 @@ def _test(position: int, column: Column) -> str:
     test = test.format(v=variable)
     if column.type.length is not None:
         test += f" and len({variable}) <= {column.type.length:d}"
+    if column.type.padded:
+        test += f" and {variable}[-1:] != ' '"
     if column.nullable:
         test += f" or {variable} is None"
     return test

@@ -109,6 +109,9 @@ def _plain(value: object) -> Plain:
     names = _FIELDS.get(kind)
     if names is None:
         raise InternalError(f"{kind.__name__} is not a part of relations and tables")
+    if isinstance(value, Type) and not value.padded:
+        # Came later: what has no char(n) is stored as before, and earlier versions read it.
+        names = names[:-1]
     return [kind.__name__, *[_plain(getattr(value, name)) for name in names]]
 
 

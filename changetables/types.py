@@ -5,7 +5,8 @@
 | int         | smallint, int, integer, bigint        | int, 64 bit                          | same                   |
 | float       | real, float, float8, double precision | float; every NaN is the object `NAN` | same                   |
 | decimal     | numeric, decimal, with (p, s)         | Decimal, rounded to the scale        | same                   |
-| str         | text, varchar, char                   | str that UTF-8 can encode            | same                   |
+| str         | text, varchar, char                   | str that UTF-8 can encode; char(n)   | same                   |
+|             |                                       | without the blanks at its end        |                        |
 | bytes       | bytea                                 | bytes                                | same                   |
 | bool        | boolean                               | bool                                 | same                   |
 | date        | date                                  | datetime.date                        | same                   |
@@ -22,7 +23,7 @@ import datetime
 import decimal
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from .errors import NotSupportedError
@@ -39,18 +40,21 @@ INT_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """`kind` is a name of the table above. `precision` and `scale` are for numeric(p, s), `length` for varchar(n)."""
+    """`kind` is a name of the table above. `precision` and `scale` are for numeric(p, s), `length` for varchar(n) and
+    char(n). `padded` is for char(n), where blanks at the end mean nothing: values are kept without them, so that what
+    is equal has one form as a key, too."""
 
     kind: str
     precision: int | None = None
     scale: int | None = None
     length: int | None = None
+    padded: bool = False
 
     def __str__(self) -> str:
         if self.precision is not None:
             return f"{self.kind}({self.precision},{self.scale or 0})"
         if self.length is not None:
-            return f"{self.kind}({self.length})"
+            return f"{'char' if self.padded else self.kind}({self.length})"
         return self.kind
 
 
@@ -117,6 +121,8 @@ _PLAIN_NAMES = frozenset(_SQL_TYPES) - {
     "timestamp without time zone",
     "timestamp with time zone",
 }
+#: Without a modifier, these have one character, but bpchar has any number, as text.
+_PADDED_NAMES = frozenset({"char", "character"})
 _SQL_NAME = re.compile(
     r"\s*([a-z][a-z0-9 ]*?)\s*(?:\(\s*(\d+)\s*(?:,\s*(-?\s*\d+)\s*)?\)\s*([a-z ]*?)\s*)?", re.IGNORECASE
 )
@@ -149,10 +155,11 @@ def _sql_type(text: str) -> Type:
     if base is None:
         raise NotSupportedError(f"{text!r} is not a column type", hint=_HINT)
     if first is None:
-        return Type("str", length=1) if name in ("char", "character") else base
+        return Type("str", length=1, padded=True) if name in _PADDED_NAMES else base
     if name in _PLAIN_NAMES or (second is not None and base is not DECIMAL):
         raise NotSupportedError(f"{text!r}: type {name} takes no such modifier", hint=_HINT)
-    return _modified(text, base, int(first), int("".join((second or "0").split())))
+    made = _modified(text, base, int(first), int("".join((second or "0").split())))
+    return replace(made, padded=name in _PADDED_NAMES or name == "bpchar")
 
 
 def _modified(text: str, base: Type, first: int, second: int) -> Type:

@@ -121,6 +121,8 @@ _TYPES: dict[exp.DType, tuple[Type, str]] = {
     exp.DType.DOUBLE: (FLOAT, "float8"),
     exp.DType.TEXT: (STR, "text"),
     exp.DType.VARCHAR: (STR, "varchar"),
+    exp.DType.CHAR: (Type("str", length=1, padded=True), "bpchar"),
+    exp.DType.BPCHAR: (STR, "bpchar"),
     exp.DType.BOOLEAN: (BOOL, "bool"),
     exp.DType.DATE: (DATE, "date"),
     exp.DType.TIMESTAMP: (TIMESTAMP, "timestamp"),
@@ -132,6 +134,7 @@ _TYPES: dict[exp.DType, tuple[Type, str]] = {
 #: numeric(p, s) in PostgreSQL: 1 to 1000 digits, with a scale of -1000 to 1000.
 _PRECISION_DIGITS_MAX = 1_000
 _VARCHAR_CHARACTERS_MAX = 10_485_760
+_LIMITED_TEXTS = ("varchar", "bpchar")
 
 _NAMED_FEATURES: dict[type[exp.Expr], tuple[str, str]] = {
     exp.ILike: ("ILIKE", "ILIKE"),
@@ -665,8 +668,8 @@ def bind_type(node: exp.Expr) -> Type | None:
         scale = limits[1] if len(limits) == 2 else 0
         if 1 <= limits[0] <= _PRECISION_DIGITS_MAX and abs(scale) <= _PRECISION_DIGITS_MAX:
             return Type("decimal", precision=limits[0], scale=scale)
-    if known[1] == "varchar" and len(limits) == 1 and 1 <= limits[0] <= _VARCHAR_CHARACTERS_MAX:
-        return Type("str", length=limits[0])
+    if known[1] in _LIMITED_TEXTS and len(limits) == 1 and 1 <= limits[0] <= _VARCHAR_CHARACTERS_MAX:
+        return Type("str", length=limits[0], padded=known[1] == "bpchar")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from decimal import Decimal
 from typing import get_args
 
@@ -157,6 +158,14 @@ def test_the_stored_form_does_not_change_by_accident() -> None:
     assert relation_to_plain(relation) == [VERSION, stored]
     assert [each.place for each in scans(relation_from_plain([VERSION, stored]))] == [(1, 15)]
     assert VERSION == 2
+
+
+def test_char_is_stored_with_one_field_more() -> None:
+    """The last field of a Type is newer than the form: what is not char(n) is stored without it."""
+    table = Table(1, "t", (Column("id", Type("str", length=3, padded=True), nullable=False),), key=(0,))
+    plain = table_to_plain(table)
+    assert '["Type", "str", null, null, 3, true]' in json.dumps(plain)
+    assert table_from_plain(plain) == table
 
 
 def test_missing_last_fields_take_their_defaults() -> None:

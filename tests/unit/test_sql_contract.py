@@ -37,6 +37,51 @@ def test_a_numeric_may_be_rounded_before_the_point(db: vt.Database) -> None:
     assert view.verify().ok
 
 
+@pytest.fixture
+def codes(db: vt.Database) -> vt.Database:
+    """The blanks at the end of `code` and `kind` mean nothing, those of `note` do."""
+    db.sql("CREATE TABLE codes (code char(4) PRIMARY KEY, kind char(3), note text)")
+    db.sql("INSERT INTO codes VALUES ('ab', 'q  ', 'ab '), ('cd  ', 'q', 'cd'), ('e      ', NULL, 'e')")
+    return db
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT code || '|', length(code) FROM codes", [("ab|", 2), ("cd|", 2), ("e|", 1)]),
+        ("SELECT kind, COUNT(*) FROM codes GROUP BY kind", [("q", 2), (None, 1)]),
+        ("SELECT DISTINCT kind FROM codes", [("q",), (None,)]),
+        ("SELECT note FROM codes WHERE code = 'ab   '", [("ab ",)]),
+        ("SELECT note FROM codes WHERE code IN ('ab ', 'cd')", [("ab ",), ("cd",)]),
+        ("SELECT note FROM codes WHERE (code, kind) = ('cd ', 'q ')", [("cd",)]),
+        ("SELECT code FROM codes WHERE code > 'ab '", [("cd",), ("e",)]),
+        ("SELECT code FROM codes WHERE code = note", [("cd",), ("e",)]),
+        ("SELECT code FROM codes WHERE code::text = 'ab ' OR code = 'cd '::text", []),
+        ("SELECT CASE code WHEN 'ab ' THEN 1 END FROM codes", [(1,), (None,), (None,)]),
+        ("SELECT COALESCE(kind, 'z ') || '|' FROM codes", [("q|",), ("q|",), ("z|",)]),
+        ("SELECT note::char(3) || '|' FROM codes", [("ab|",), ("cd|",), ("e|",)]),
+        ("SELECT 'abcd'::char(3), 'xy'::char, CAST('a  ' AS character(3)) || '|'", [("abc", "x", "a|")]),
+    ],
+)
+def test_blanks_at_the_end_of_char_mean_nothing(
+    codes: vt.Database, sql: str, expected: list[tuple[object, ...]]
+) -> None:
+    assert rows(codes.sql(sql)) == expected
+
+
+def test_keys_of_char_have_no_blanks_at_the_end(codes: vt.Database) -> None:
+    with pytest.raises(vt.IntegrityError, match="row 'ab' of table 'codes' exists already"):
+        codes.sql("INSERT INTO codes VALUES ('ab ')")
+    assert rows(codes.sql("SELECT note FROM codes WHERE code = ?", ["ab  "])) == [("ab ",)]
+    view = codes.create_view("kinds", "SELECT kind, COUNT(*) AS n FROM codes WHERE code <> 'e ' GROUP BY kind")
+    with codes.transaction() as tx:
+        assert tx.get("codes", "ab ") == {"code": "ab", "kind": "q", "note": "ab "} == tx.find("codes", code="ab  ")[0]
+        assert tx.update("codes", "ab ", {"kind": "r "}) and tx.delete("codes", "cd ")
+        tx.upsert("codes", {"code": "ab  ", "note": "new"})
+    assert rows(codes.sql("SELECT code, kind, note FROM codes")) == [("ab", "r", "new"), ("e", None, "e")]
+    assert view.get("r ") == {"kind": "r", "n": 1} and view.verify().ok
+
+
 def test_group_by_nothing_is_one_group(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (id int PRIMARY KEY, a int)")
     view = db.create_view("v", "SELECT COUNT(*) AS n, 7 AS seven FROM t GROUP BY ()")
