@@ -177,9 +177,8 @@ class Compiler:
     @on_a_whole_stack
     def define(self, source: str) -> None:
         """Run generated definitions, with the helpers that they call, in the namespace."""
-        text = "".join(self.helpers) + source
-        self.helpers.clear()
-        exec(code_of(text, "<viewtide plan>"), self.namespace)
+        exec(code_of("".join(self.helpers) + source, "<viewtide plan>"), self.namespace)
+        self.helpers.clear()  # Not before: it may be done again.
 
     # --- values ---
 

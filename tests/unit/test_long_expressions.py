@@ -121,6 +121,15 @@ def test_alternatives_are_chosen_alike_wherever_they_stand(count: int, depth: in
     assert [value(row) for row in ROWS] == [evaluate(expression, row) for row in ROWS]
 
 
+def test_how_deep_the_caller_stands_does_not_matter() -> None:
+    expression: Expression = X
+    for number in range(100):
+        expression = Call("coalesce", (Call("nullif", (expression, Literal(number, INT)), INT), Y), INT)
+    for frames in range(500, 850, 10):
+        value = deeper(frames, lambda: compiled(expression))
+        assert [value(row) for row in ((3, 200), (200, 3))] == [200, 200]
+
+
 def test_only_the_arms_up_to_the_one_that_is_taken_are_evaluated() -> None:
     failing = Call("/", (Literal(1, INT), Call("-", (X, X), INT)), INT)
     arms = [part for n in range(50) for part in (Call("=", (X, Literal(n, INT)), BOOL), Literal(n, INT))]
