@@ -328,6 +328,7 @@ class Queries:
 
     def _set_operation(self, node: exp.Expr, around: Around) -> Bound:
         """A chain of set operations, from its left end: it may be long, so there is no recursion along it."""
+        self.source.check_operands()
         chain = [node]
         while type(chain[-1].this) in _KINDS:
             left = chain[-1].this

@@ -78,6 +78,11 @@ _NEEDS_AS = frozenset(
 )  # fmt: skip
 #: What sqlglot reads as two tokens: << and >>.
 _HALF_OPERATORS = ("<", ">")
+#: What ends a query or a whole set operation, and what stands between the queries of one.
+_MODIFIERS = frozenset({TokenType.ORDER_BY, TokenType.LIMIT, TokenType.OFFSET, TokenType.FETCH})
+_SET_OPERATIONS = frozenset({TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT})
+#: Behind these, a reserved word is a name.
+_LABELS = frozenset({TokenType.ALIAS, TokenType.DOT})
 _PARENTHESES = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
 
@@ -331,6 +336,33 @@ class SqlText(Text):
                 wrong = wrong or self.tokens[index - 2].token_type == TokenType.LIMIT  # LIMIT 5, 10
             if wrong:
                 raise self.wrong(f'syntax error at or near "{token.text}"', self.place_of_offset(token.start))
+            if token.token_type == TokenType.NUMBER and self.text[token.end + 1 : token.end + 2].isidentifier():
+                # 1_000 would be 1 with the name _000.
+                junk = self.text[token.start : token.end + 2]
+                message = f'trailing junk after numeric literal at or near "{junk}"'
+                raise self.wrong(message, self.place_of_offset(token.start))
+
+    def check_operands(self) -> None:
+        """Refuses SELECT ... LIMIT 2 UNION ...: only the end of a set operation takes ORDER BY and LIMIT, its operands
+        only in parentheses. sqlglot gives them to one or the other."""
+        modified = [False]
+        before = TokenType.SEMICOLON
+        for token in self.tokens:
+            kind = token.token_type
+            if kind == TokenType.L_PAREN:
+                modified.append(False)
+            elif kind == TokenType.R_PAREN and len(modified) > 1:
+                modified.pop()
+            elif kind == TokenType.SEMICOLON:
+                modified = [False]
+            elif before not in _LABELS and kind in _MODIFIERS:
+                modified[-1] = True
+            elif before not in _LABELS and kind in _SET_OPERATIONS and modified[-1]:
+                message = f'syntax error at or near "{token.text}"'
+                raise self.wrong(
+                    message, self.place_of_offset(token.start), hint="put the query before it in parentheses"
+                )
+            before = kind
 
 
 def _with_whole_question_marks(tokens: list[Token]) -> list[Token]:

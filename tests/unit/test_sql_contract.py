@@ -82,6 +82,22 @@ def test_keys_of_char_have_no_blanks_at_the_end(codes: vt.Database) -> None:
     assert view.get("r ") == {"kind": "r", "n": 1} and view.verify().ok
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("(SELECT 3 ORDER BY 1 LIMIT 1) UNION ALL SELECT 1", [(3,), (1,)]),
+        ("SELECT 1 UNION ALL (SELECT 3 LIMIT 1) ORDER BY 1 DESC LIMIT 1", [(3,)]),
+        ('SELECT 1 AS "limit" UNION SELECT 1', [(1,)]),
+        ("WITH q AS (SELECT 1 LIMIT 1) TABLE q UNION ALL SELECT 2", [(1,), (2,)]),
+        ("SELECT 5 LIMIT 1; SELECT 1 UNION SELECT 1", [(1,)]),
+    ],
+)
+def test_set_operations_with_an_order_where_it_may_stand(
+    db: vt.Database, sql: str, expected: list[tuple[object, ...]]
+) -> None:
+    assert rows(db.sql(sql)) == expected
+
+
 def test_group_by_nothing_is_one_group(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (id int PRIMARY KEY, a int)")
     view = db.create_view("v", "SELECT COUNT(*) AS n, 7 AS seven FROM t GROUP BY ()")
