@@ -241,7 +241,8 @@ class Transaction(Reads):
                 )
             self._check_open()
         assert self._commit_ts is not None
-        return Token(self._commit_ts, self._request.tx_id)
+        # One that only read has all commits of its timestamp.
+        return Token(self._commit_ts, self._request.tx_id) if self._request.writes else Token(self._commit_ts)
 
     def view(self, name: str) -> ViewReads:
         """The view at this transaction's snapshot, with its own writes."""

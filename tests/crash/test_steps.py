@@ -134,8 +134,8 @@ def test_the_script_passes_every_point(passed: Counter[str]) -> None:
 
 
 def died_at(zygote: Zygote, path: Path, point: str, occurrence: int) -> Death:
-    """A death when the script comes to a point for the n-th time. How often it comes there depends on how long its steps
-    take: at an earlier time, if there were fewer of them."""
+    """A death when the script comes to a point for the n-th time, or for an earlier one: how often it comes there is a
+    matter of how long its steps take."""
     while True:
         death = Death(zygote, path, point, occurrence, {})
         if death.died:
