@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import viewtide
-from tests.schedule import Schedule, turn
+from tests.schedule import Schedule, is_slow, turn
 from viewtide import database
 from viewtide.config import LTMS_VARIABLE
 
@@ -98,9 +98,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first. Scale the tests that state their own `max_examples`, which a profile alone does
-    not reach."""
+    """What takes longest comes first; some of it is `slow` as a whole. Scale the tests that state their own
+    `max_examples`, which a profile alone does not reach."""
     items.sort(key=lambda item: turn(item.nodeid))
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker("slow")
     if PROFILE == "full":
         return
     scaled: set[int] = set()

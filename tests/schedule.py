@@ -25,12 +25,24 @@ APART = (
     "tests/unit/test_sim_", "tests/properties/test_views_postgres.py", "tests/properties/test_deferred.py",
     "tests/unit/test_api_on_cluster.py", "tests/crash/test_kill.py",
 )  # fmt: skip
+#: Marked `slow` as a whole: they start processes and clusters, run histories, or take seconds for another reason.
+SLOW = (
+    "tests/crash/", "tests/properties/", "tests/unit/test_balancer.py", "tests/unit/test_bench",
+    "tests/unit/test_checkpoint_process.py", "tests/unit/test_cluster_", "tests/unit/test_connecting.py",
+    "tests/unit/test_demo.py", "tests/unit/test_files.py", "tests/unit/test_long_expressions.py",
+    "tests/unit/test_open_socket.py", "tests/unit/test_remembered.py", "tests/unit/test_served.py",
+    "tests/unit/test_sim_", "tests/unit/test_transport_keys.py",
+)  # fmt: skip
 #: They share a session of Spark, whose start takes longer than most of them.
 TOGETHER = ("tests/spark/",)
 
 
 def waits(name: str) -> bool:
     return name.startswith(WAITING)
+
+
+def is_slow(name: str) -> bool:
+    return name.startswith(SLOW)
 
 
 def turn(name: str) -> int:
