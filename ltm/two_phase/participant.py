@@ -935,7 +935,9 @@ class Participant:
 
     def _answer(self, sender: str, answer: Answer) -> None:
         part = self.parts.get(answer.attempt)
-        if part is None:
+        if part is None or not part.min_ts:
+            # Who has not voted did not ask: it is an answer to an earlier part, and a late copy of a question has made
+            # another one since. Nobody decides about what is only held.
             return
         if part.decided is not None:
             if answer.state in (COMMITTED, ABORTED, FORGOTTEN):

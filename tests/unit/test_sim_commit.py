@@ -15,10 +15,17 @@ SEEDS = 340
 SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_ORPHANS = 100
 SEEDS_FAST = 4
+#: Those that went wrong once: a late answer decided about what was only held, again.
+SEEDS_KEPT_LONG = (106516,)
 
 
 def test_some_seeds_of_the_commit_protocol_hold() -> None:
     assert [run_seed(commit.SCENARIO, seed).violation for seed in range(SEEDS_FAST)] == [None] * SEEDS_FAST
+
+
+@pytest.mark.parametrize("seed", SEEDS_KEPT_LONG)
+def test_long_seeds_that_went_wrong_once_hold(seed: int) -> None:
+    assert run_seed(commit.SCENARIO_LONG, seed).violation is None
 
 
 @pytest.mark.slow

@@ -9,7 +9,17 @@ import pytest
 from viewtide.changetables.types import Row
 from viewtide.ltm.machine import PlainHost
 from viewtide.ltm.two_phase.holds import CONTRIBUTION, LOOK_UP, WRITE, Claim, Holds
-from viewtide.ltm.two_phase.messages import Ask, Attempt, Prepare, Refresh, Timestamps
+from viewtide.ltm.two_phase.messages import (
+    ABORTED,
+    COMMITTED,
+    VOTED,
+    Answer,
+    Ask,
+    Attempt,
+    Prepare,
+    Refresh,
+    Timestamps,
+)
 from viewtide.ltm.two_phase.participant import RECOVERING, Participant
 from viewtide.ltm.two_phase.records import Committed
 
@@ -190,6 +200,20 @@ def test_one_that_restarted_decides_nothing_about_what_it_only_holds() -> None:
     participant.receive("c1", Ask(held, 1, 1024, 0, 0, (KEY,)), 0)
     out = participant.timer(RECOVERING, 1)
     assert out.persist == () and participant.parts[held].decided is None
+
+
+@pytest.mark.parametrize(("state", "ts"), [(VOTED, 1024), (COMMITTED, 1024), (ABORTED, 0)])
+def test_an_answer_decides_nothing_about_what_is_only_held(state: str, ts: int) -> None:
+    """Seed 106516 of the scenario `commit-long`: an attempt was aborted and forgotten, a late copy of a question made a
+    part of it again, and then came a late answer: another one has voted, and the list of the new part was empty."""
+    participant = Participant(PlainHost("ltm-1"), "ltm-1", "oracle", _add)
+    participant.start(0, (), 1)
+    participant.receive("oracle", Timestamps(1, 256, 1, 0), 0)
+    held = ((1, 1024), 1024)
+    participant.receive("c1", Ask(held, 1, 1024, 0, 0, (KEY,)), 0)
+    out = participant.receive("ltm-2", Answer(held, "ltm-2", state, ts, ("ltm-1", "ltm-2")), 1)
+    assert out.persist == () and participant.parts[held].decided is None
+    assert (1, 1024) not in participant.committed
 
 
 def _add(refresh: Refresh, row: Row | None) -> Row | None:
