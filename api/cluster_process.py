@@ -21,12 +21,12 @@ from .coordinator.cluster.process import Process
 from .coordinator.cluster.roles import ltm_roles, prepare_tree, view_manager_roles
 from .coordinator.cluster.zookeeper import NOBODY, Login, ZooKeeper
 from .coordinator.vms.step_rows import with_steps
-from .garbage import database_closed, database_opened
 from .json_logs import log_as_json
 from .ltm.catalog import Catalog
 from .ltm.cluster.settings import HistorySettings, StoreSettings
 from .ltm.commit_log.elsewhere import LogsElsewhere
 from .ltm.commit_log.shared import SharedDirectory
+from .ltm.garbage import database_closed, database_opened
 from .ltm.keys import AllowList, Keys
 from .ltm.ports import Damaged
 from .ltm.tables import Tables

@@ -20,10 +20,10 @@ from .coordinator.embedded import Engine, wall_clock_ms
 from .coordinator.refresher import Refresher
 from .coordinator.several import SeveralEngine
 from .coordinator.timestamps import to_ms
-from .garbage import database_closed, database_opened
 from .ltm.commit_log.memory import MemoryLog
 from .ltm.commit_log.segments import SegmentLog
 from .ltm.driver import Ltm
+from .ltm.garbage import database_closed, database_opened
 from .ltm.ports import CommitLog, Store
 from .ltm.store.memory import MemoryStore
 from .open_socket import NAME as SOCKET

@@ -19,8 +19,8 @@ from .changetables.keys import table_range
 from .changetables.types import Row as Values
 from .changetables.types import Type
 from .database import Database, connect
-from .garbage import database_closed, database_opened
 from .ltm.commit_log.segments import SegmentLog
+from .ltm.garbage import database_closed, database_opened
 from .ltm.store.lmdb import LmdbSnapshot
 from .ltm.stored_reading import (
     StoredReader,

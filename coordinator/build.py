@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..changetables.evaluators.choice import COLUMNS, ROWS
 from ..changetables.evaluators.spark_session import has_session, has_spark, spark_session
@@ -21,6 +21,7 @@ from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, ViewPlan, needed_indexes
 from ..changetables.schema import Index
 from ..changetables.types import Row
+from ..ltm import garbage
 from ..ltm.catalog import Catalog, View
 from ..ltm.reading import NEWEST
 from ..ltm.tables import Planned, TableRows, Tables, ViewRows
@@ -274,7 +275,7 @@ def _count(engine: Engine, plan: ViewPlan, most: int) -> int:
 def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Generator[list[Contribution], None, int]:
     """Returns how many rows it went through."""
     ltm, evaluator = engine.ltm, chosen.evaluator
-    yield from _answered(engine, plan.contribute_constants(), at)
+    yield _answered(engine, plan.contribute_constants(), at)
     if plan.kept.slice_of:
         kept, ordered = plan.kept, ltm.tables.views[plan.kept.slice_of]
         rows_count = None if kept.limit is None else kept.offset + kept.limit
@@ -286,12 +287,19 @@ def _contents(engine: Engine, plan: ViewPlan, at: int, chosen: Chosen) -> Genera
     rows_count = 0
     of_columns = evaluator if chosen.is_asked else None
     for part, source, table in plan.starts():
-        for page in _pages(engine, ltm.tables.source(table), at, evaluator, in_columns=of_columns != ROWS):
-            if isinstance(page, list):
-                yield from _answered(engine, plan.contribute_from(part, source, page, evaluator), at)
-            else:
-                yield from _answered(engine, plan.contribute_columns(part, source, page, of_columns), at)
-            rows_count += len(page)
+        pages = _pages(engine, ltm.tables.source(table), at, evaluator, in_columns=of_columns != ROWS)
+        while True:
+            with garbage.paused():
+                page = next(pages, None)
+                if page is None:
+                    break
+                if isinstance(page, list):
+                    contributions = _answered(engine, plan.contribute_from(part, source, page, evaluator), at)
+                else:
+                    contributions = _answered(engine, plan.contribute_columns(part, source, page, of_columns), at)
+                rows_count += len(page)
+                del page  # or the collector would look through it first thing
+            yield contributions
     return rows_count
 
 
@@ -307,15 +315,14 @@ def _pages(
     return iter(lambda: [row for _, row in itertools.islice(shown, page_rows)], [])
 
 
-def _answered(engine: Engine, asking: Asking[list[Contribution]], at: int) -> Iterator[list[Contribution]]:
+def _answered(engine: Engine, asking: Asking[list[Contribution]], at: int) -> list[Contribution]:
     """What a propagation gives that is answered as of `at`."""
     answers: list[Sequence[object]] | None = None
     while True:
         try:
             wanted = next(asking) if answers is None else asking.send(answers)
         except StopIteration as finished:
-            yield finished.value
-            return
+            return cast("list[Contribution]", finished.value)
         answers = [engine.ltm.answer(look_up, engine.ltm.tables, at, at) for look_up in wanted]
 
 

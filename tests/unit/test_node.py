@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import viewtide as vt
-from viewtide import garbage
+from viewtide.ltm import garbage
 from viewtide.ltm.fair_lock import FairLock
 
 

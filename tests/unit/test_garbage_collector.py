@@ -1,0 +1,73 @@
+"""The garbage collector is paused for pages of rows, by one thread at a time, and is then as it was."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+import viewtide as vt
+from viewtide.coordinator import build
+from viewtide.ltm import garbage
+
+
+def test_it_is_paused_and_goes_on() -> None:
+    assert gc.isenabled()
+    with garbage.paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError), garbage.paused():
+        raise ValueError
+    assert gc.isenabled()
+
+
+def test_who_has_disabled_it_finds_it_disabled() -> None:
+    gc.disable()
+    try:
+        with garbage.paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_only_one_thread_pauses_it() -> None:
+    """Or the collector would never have its turn while several of them go from page to page."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with garbage.paused():
+            inside.set()
+            assert leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with garbage.paused():
+        thread.start()
+        assert inside.wait(10)
+    try:
+        assert gc.isenabled(), "whoever paused it has ended it, though another one is at work"
+    finally:
+        leave.set()
+        thread.join()
+    assert gc.isenabled()
+
+
+def test_a_view_is_computed_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled: list[bool] = []
+    real = build._answered
+
+    def answered(engine: object, asking: object, at: int) -> object:
+        enabled.append(gc.isenabled())
+        return real(engine, asking, at)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "_answered", answered)
+    with vt.connect("memory:") as db:
+        db.create_table("t", {"id": int, "g": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", [{"id": n, "g": n % 3} for n in range(1_200)])
+        db.create_view("v", "SELECT g, COUNT(*) AS n FROM t GROUP BY g")
+        assert [row.n for row in db.view("v").rows()] == [400, 400, 400]
+    assert enabled[0], "what has no rows is done first"
+    assert enabled[1:] == [False] * len(enabled[1:]) and len(enabled) > 2
+    assert gc.isenabled()
