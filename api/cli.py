@@ -469,7 +469,7 @@ def cluster_up(
     storage: Annotated[
         str | None,
         typer.Option(
-            help="local: logs here, rows in memory. hbase: both in HBase.", show_default=NEW_OR_KEPT.format("local")
+            help="local: logs here, rows in memory. hbase: both in HBase.", show_default=NEW_OR_KEPT.format("hbase")
         ),
     ] = None,
     as_json: ClusterJson = False,

@@ -46,7 +46,7 @@ _COMMANDS = {LTM: "ltm", VIEW_MANAGER: "view-manager"}
 class Development:
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
-        self.storage = LOCAL
+        self.storage = HBASE
         self.session_ms = SESSION_MS
         self.processes: dict[str, int] = {}
 

@@ -30,7 +30,7 @@ WAIT_S_MAX = 60
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("cluster")
-    run("up", directory, "--ltms", "2", "--view-managers", "1")
+    run("up", directory, "--ltms", "2", "--view-managers", "1", "--storage", "local")
     yield directory
     down = run("down", directory)
     assert down == {"down": True}

@@ -99,3 +99,10 @@ def tables() -> vt.Database:
     db.sql("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (a text, b date, PRIMARY KEY (a, b))")
     db.sql("CREATE MATERIALIZED VIEW v AS SELECT b, count(*) AS n FROM u GROUP BY b")
     return db
+
+
+def test_a_new_cluster_keeps_its_rows_in_hbase_unless_told_otherwise(tmp_path: Path) -> None:
+    assert Development(tmp_path).storage == "hbase"
+    told = Development(tmp_path)
+    assert told._planned(1, 0, "local") == ["ltm-1"]
+    assert told.storage == "local"
