@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ PARTITIONS = 16
 PARTITIONS_MAX = 10_000
 #: How long what is read is kept readable after the job was planned, or a part of it began.
 LEASE = "15m"
+
+#: What Spark makes of a token that it is given as a value. All of its commit_ts is before it, as for `changes(since=)`.
+_TOKEN = re.compile(r"Token\(commit_ts=([0-9]{1,19}), tx_id=\([0-9]{1,19}, [0-9]{1,19}\)\)")
 
 #: As `since`: from the moment on at which it is read.
 NOW = -1
@@ -102,7 +106,7 @@ def _one_of(said: Mapping[str, str], first: str, second: str) -> str:
 
 
 def _timestamp(said: Mapping[str, str], name: str) -> int | None:
-    """A commit_ts (`token.commit_ts`), or a time: then everything of its millisecond is before it."""
+    """A token, its commit_ts, or a time: then everything of its millisecond is before it."""
     text = said.get(name)
     if text is None:
         return None
@@ -110,11 +114,14 @@ def _timestamp(said: Mapping[str, str], name: str) -> int | None:
         return NOW
     if text.isascii() and text.isdigit():
         return int(text)
+    if token := _TOKEN.fullmatch(text):
+        return int(token[1])
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise InterfaceError(
-            f"{name}={text!r} is no timestamp", hint="give token.commit_ts, or a time like 2026-01-31T12:00:00+00:00"
+            f"{name}={text!r} is no timestamp",
+            hint="give a token, its commit_ts, or a time like 2026-01-31T12:00:00+00:00",
         ) from None
     if time.tzinfo is None:
         raise InterfaceError(f"{name}={text!r} has no time zone", hint="like 2026-01-31T12:00:00+00:00")

@@ -181,6 +181,22 @@ def test_history(path: Path) -> None:
         read(source(path, table="t", as_of="2999-01-01T00:00:00+00:00"))
 
 
+def test_a_token_as_spark_hands_it_over(path: Path) -> None:
+    """`.option("since", token)` is text for Spark, as everything is."""
+    rows = expected(path)
+    with vt.connect(path) as db:
+        before = db.view("sums").rows().token
+        with db.transaction() as tx:
+            tx.delete("t", 1)
+        db.sql("DELETE FROM t WHERE id = 2")
+    assert before.tx_id != tx.token.tx_id, "one of each kind"
+    assert read(source(path, table="t", as_of=before))[0] == rows
+    assert read(source(path, table="t", as_of=tx.token))[0] == [row for row in rows if row[0] != 1]
+    assert [row[0] for row in read(source(path, table="t", since=before))[0]] == [1, 2]
+    assert [row[0] for row in read(source(path, table="t", since=tx.token))[0]] == [2]
+    assert [row[0] for row in read(source(path, table="t", since=before, as_of=tx.token))[0]] == [1]
+
+
 def test_a_served_node(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("viewtide.spark.history.PAGE_ROWS", 7)
     rows = expected(path)
@@ -209,6 +225,12 @@ def test_a_served_node(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"path": "/x", "table": "t", "as_off": "5"}, "did you mean 'as_of'"),
         ({"path": "/x", "table": "t", "as_of": "yesterday"}, "no timestamp"),
         ({"path": "/x", "table": "t", "as_of": "2026-01-01T00:00:00"}, "time zone"),
+        ({"path": "/x", "table": "t", "since": "Token(commit_ts=5)"}, "no timestamp"),
+        ({"path": "/x", "table": "t", "since": "Token(commit_ts=-5, tx_id=(1, 2))"}, "no timestamp"),
+        ({"path": "/x", "table": "t", "since": "Token(commit_ts=2+3, tx_id=(1, 2))"}, "no timestamp"),
+        ({"path": "/x", "table": "t", "since": "Token(commit_ts=\u0665, tx_id=(1, 2))"}, "no timestamp"),
+        ({"path": "/x", "table": "t", "since": "Token(commit_ts=5, tx_id=(1, 2)) "}, "no timestamp"),
+        ({"path": "/x", "table": "t", "since": "Token(commit_ts=5, tx_id=(1, 2))\n"}, "no timestamp"),
         ({"path": "/x", "table": "t", "partitions": "0"}, "from 1 to"),
         ({"path": "/x", "table": "t", "pushdown": "yes"}, "true or false"),
         ({"path": "/x", "table": "t", "lease": "long"}, "no duration"),
