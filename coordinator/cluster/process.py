@@ -105,13 +105,15 @@ class ProcessHost:
 
 class Role(NamedTuple):
     """A machine of the process. `takes` are the messages that it understands from peers; with `has_log` it persists.
-    `catalog_of` is the packed catalog that it goes by when it asks the store for something."""
+    `catalog_of` is the packed catalog that it goes by when it asks the store for something; `figures_of` is for the
+    metrics, from another thread."""
 
     name: str
     make: Callable[[ProcessHost, Birth], Machine]
     takes: tuple[type, ...]
     has_log: bool = False
     catalog_of: Callable[[Machine], bytes] = lambda machine: b""
+    figures_of: Callable[[Any], dict[str, float]] = lambda machine: {}
 
 
 class NewLog(tuple[object, ...]):
@@ -299,6 +301,7 @@ class Process:
             "timers": len(self._timers),
         }
         for running in list(self._machines.values()):
+            figures.update(running.role.figures_of(running.machine))
             if running.writer is not None:
                 figures["log_records"] = running.writer.durable_lsn
                 figures["log_flushes"] = running.writer.flushes

@@ -61,6 +61,7 @@ from ..vms.cluster_view_manager import ClusterViewManager
 from .balancer import Balancer
 from .coordinator import ClusterCoordinator
 from .directory import LIVES, PROCESSES
+from .leader import LEADING
 from .process import ALL, ANY, Birth, ProcessHost, Role
 from .zookeeper import ZooKeeper
 
@@ -108,9 +109,9 @@ def ltm_roles(
         return SchedulingLeader(host, tables, (f"{name}.{COORDINATOR}",), Balancer() if balance else None)
 
     return (
-        Role(name, member, _MEMBER_TAKES, True, _newest_catalog),
-        Role(f"{name}.{COORDINATOR}", coordinator, _COORDINATOR_TAKES),
-        Role(f"{name}.{LEADER}", leader, _LEADER_TAKES),
+        Role(name, member, _MEMBER_TAKES, True, _newest_catalog, _figures_of_member),
+        Role(f"{name}.{COORDINATOR}", coordinator, _COORDINATOR_TAKES, figures_of=_figures_of_coordinator),
+        Role(f"{name}.{LEADER}", leader, _LEADER_TAKES, figures_of=_figures_of_leader),
     )
 
 
@@ -119,6 +120,29 @@ def _newest_catalog(machine: Machine) -> bytes:
     assert isinstance(machine, Member)
     entries = machine.catalogs.stored.entries
     return entries[-1].data if entries else b""
+
+
+# Of machines at work in another thread: what they keep is copied before it is looked through.
+
+
+def _figures_of_member(machine: Member) -> dict[str, float]:
+    ranges = machine.map
+    hosted = [each.machine for each in list(machine.hosted.values()) if each.machine is not None]
+    parts = [part for each in hosted for part in list(each.parts.values())]
+    return {
+        "map_epoch": ranges.epoch,
+        "ranges_owned": sum(ranges.hosts[log].life == machine.life for log in ranges.logs if log in ranges.hosts),
+        "rows_in_memory": sum(len(each.cells.chains) for each in hosted),
+        "transactions_undecided": sum(bool(part.min_ts) and part.decided is None for part in parts),
+    }
+
+
+def _figures_of_coordinator(machine: ClusterCoordinator) -> dict[str, float]:
+    return {"transactions_running": len(machine.inner.work)}
+
+
+def _figures_of_leader(machine: SchedulingLeader) -> dict[str, float]:
+    return {"leads": float(machine.state == LEADING)}
 
 
 def view_manager_roles(name: str, tables: Tables) -> tuple[Role, ...]:

@@ -72,6 +72,24 @@ def test_all_processes_run_and_one_leads(directory: Path) -> None:
             assert json.loads(line)["process"] == log.stem
 
 
+def test_metrics_tell_who_leads_and_who_owns_what(directory: Path) -> None:
+    def figures(name: str) -> dict[str, float]:
+        found = next(each for each in run("status", directory)["processes"] if each["name"] == name)
+        lines = get(found["metrics"], "/metrics").splitlines()
+        return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+    leader = wait_for("a leader", lambda: next((n for n, state in states(directory).items() if state == "leads"), None))
+    assert {name: figures(name)["viewtide_leads"] for name in ("ltm-1", "ltm-2")} == {
+        name: float(name == leader) for name in ("ltm-1", "ltm-2")
+    }
+    owned = {name: figures(name)["viewtide_ranges_owned"] for name in ("ltm-1", "ltm-2")}
+    owners = [each["process"] for each in run("status", directory)["ranges"]]
+    assert owned == {name: owners.count(name) for name in owned}
+    for name in ("viewtide_transactions_undecided", "viewtide_transactions_running", "viewtide_map_epoch"):
+        assert figures("ltm-1")[name] >= 0
+    assert "viewtide_leads" not in figures("vm-1")
+
+
 def test_keys_are_split_and_moved(directory: Path) -> None:
     with_tables(directory)
     run("split", directory, "accounts", "10")
