@@ -431,14 +431,17 @@ def _run_process(role: str, config: Path | None, example: bool) -> None:
     from .process_config import example_config, load_config
 
     if example:
-        typer.echo(example_config(), nl=False)
+        typer.echo(example_config(role), nl=False)
         return
     if config is None:
         raise typer.BadParameter("name a configuration, or print one with --example", param_hint="'--config'")
-    from .cluster_process import run_process
-
     with _ended_properly():
-        code = run_process(load_config(config), role)
+        settings = load_config(config)
+        try:
+            from .cluster_process import run_process
+        except ImportError as error:
+            raise _without_extra(error) from error
+        code = run_process(settings, role)
     raise typer.Exit(code)
 
 
@@ -543,9 +546,13 @@ def _cluster(directory: Path, as_json: bool) -> ClusterCommands:
     try:
         from .cluster_commands import ClusterCommands
     except ImportError as error:
-        raise NotSupportedError(f"a cluster needs {error.name}", hint="pip install 'viewtide[cluster]'") from error
+        raise _without_extra(error) from error
 
     return ClusterCommands(directory, as_json=as_json, out=sys.stdout)
+
+
+def _without_extra(error: ImportError) -> NotSupportedError:
+    return NotSupportedError(f"a cluster needs {error.name}", hint="pip install 'viewtide[cluster]'")
 
 
 def _opened(path: str, own_keys: Path | None, server_key: str) -> Database:

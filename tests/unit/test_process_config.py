@@ -6,14 +6,19 @@ import io
 import json
 import logging
 import socket
+import sys
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from viewtide import cluster_process
 from viewtide.changetables.errors import InterfaceError
+from viewtide.cli import app
 from viewtide.json_logs import JsonFormatter, log_as_json
 from viewtide.metrics_server import Figure, MetricsServer, metrics_text
 from viewtide.process_config import example_config, load_config, read_password
@@ -114,6 +119,21 @@ def test_an_exception_is_part_of_the_line() -> None:
         record = logging.makeLogRecord({"msg": "it failed", "exc_info": (ValueError, error, error.__traceback__)})
     told = json.loads(JsonFormatter("p").format(record))
     assert "ValueError: this" in told["exception"] and told["message"] == "it failed"
+
+
+@pytest.mark.parametrize("role", ["ltm", "view-manager"])
+def test_a_process_without_the_extra_says_what_to_install(
+    role: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_text(LEAST)
+    monkeypatch.delitem(sys.modules, cluster_process.__name__)
+    monkeypatch.delattr("viewtide.cluster_process")
+    monkeypatch.delitem(sys.modules, "viewtide.coordinator.cluster.zookeeper")
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    done = CliRunner().invoke(app, [role, "--config", str(path)])
+    assert done.exit_code != 0
+    assert "kazoo" in done.stderr and "pip install 'viewtide[cluster]'" in done.stderr
 
 
 def test_figures_of_one_name_stand_together() -> None:
