@@ -17,6 +17,9 @@ LEVELS = ("debug", "info", "warning", "error")
 LOCAL, HBASE = "local", "hbase"
 
 Settings = TypeVar("Settings")
+LTM = "ltm"
+#: Keys that only LTMs make something of.
+OF_LTMS = frozenset({"clients", "advertise_clients", "balance", "storage", "hbase", "history"})
 
 
 def _setting(text: str, default: object = MISSING) -> Any:
@@ -153,18 +156,18 @@ def _text(each: Field[Any]) -> str:
     return cast(str, each.metadata.get("text", ""))
 
 
-def example_config() -> str:
-    """All keys with their meanings and defaults, as a TOML file."""
-    return "\n".join(_lines(ProcessConfig, "")) + "\n"
+def example_config(role: str = LTM) -> str:
+    """All keys that a process of this role takes, with their meanings and defaults, as a TOML file."""
+    return "\n".join(_lines(ProcessConfig, role)) + "\n"
 
 
-def _lines(settings: type, section: str) -> list[str]:
+def _lines(settings: type, role: str) -> list[str]:
     hints = get_type_hints(settings)
     lines: list[str] = []
     tables: list[str] = []
     for each in fields(settings):
         if hasattr(hints[each.name], "__dataclass_fields__"):
-            tables += ["", f"[{each.name}]", *_lines(hints[each.name], each.name)]
+            tables += ["", f"[{each.name}]", *_lines(hints[each.name], role)]
         else:
             lines += [f"# {_text(each)}", _line(each)]
     return lines + tables
@@ -189,3 +192,5 @@ def read_password(path: str) -> str:
         return place.read_text(encoding="utf-8").partition("\n")[0]
     except OSError as error:
         raise InterfaceError(f"the password in {path} cannot be read: {error.strerror}") from error
+        if settings is ProcessConfig and each.name in OF_LTMS and role != LTM:
+            continue

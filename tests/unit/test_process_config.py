@@ -38,13 +38,33 @@ def test_what_is_not_given_has_a_default(path: Path) -> None:
     assert (config.listen, config.storage.kind, config.hbase.thrift) == ("tcp://127.0.0.1:0", "local", ())
 
 
+def filled_in(example: str) -> str:
+    """With all keys, as they are where nothing is said."""
+    text = example.replace("#", "").replace('"..."', '"x1"')
+    return "\n".join(line for line in text.splitlines() if " = " in line or line.startswith("["))
+
+
+def printed(role: str) -> str:
+    done = CliRunner().invoke(app, [role, "--example"])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 def test_the_example_has_all_keys_and_is_a_configuration(path: Path) -> None:
-    text = example_config().replace("#", "").replace('"..."', '"x1"')
-    lines = [line for line in text.splitlines() if " = " in line or line.startswith("[")]
-    path.write_text("\n".join(lines))
+    path.write_text(filled_in(printed("ltm")))
     assert load_config(path).name == "x1"
     for key in ("session_ms", "allowed", "directory", "thrift", "clients", "metrics", "password_file"):
-        assert f"{key} = " in example_config()
+        assert f"{key} = " in printed("ltm")
+    assert printed("ltm") == example_config()
+
+
+def test_the_example_of_a_view_manager_has_only_what_it_takes(path: Path) -> None:
+    path.write_text(filled_in(printed("view-manager")))
+    assert load_config(path).name == "x1"
+    assert set(tomllib.loads(path.read_text())) == {
+        *("name", "listen", "advertise", "metrics", "log_level"),
+        *("zookeeper", "keys"),
+    }
 
 
 @pytest.mark.parametrize(
