@@ -63,7 +63,7 @@ def run_process(config: ProcessConfig, role: str) -> int:
         gateway = _gateway(config, role)
         if gateway is not None:
             closing.callback(gateway.close)
-        clients = gateway.address if gateway is not None else ""
+        clients = (config.advertise_clients or gateway.address) if gateway is not None else ""
         process, hub = closing.enter_context(_made(config, role, clients, served.address))
         served.process, served.hub = process, hub
         if gateway is not None:

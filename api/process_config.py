@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -10,16 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
 from .changetables.errors import InterfaceError
+from .ltm.addresses import parse_address
 
 #: Shorter sessions end by a pause of the interpreter or of the servers, longer ones leave dead processes undetected.
 SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 60_000
 LEVELS = ("debug", "info", "warning", "error")
 LOCAL, HBASE = "local", "hbase"
-
-Settings = TypeVar("Settings")
 LTM = "ltm"
 #: Keys that only LTMs make something of.
 OF_LTMS = frozenset({"clients", "advertise_clients", "balance", "storage", "hbase", "history"})
+
+Settings = TypeVar("Settings")
 
 
 def _setting(text: str, default: object = MISSING) -> Any:
@@ -74,6 +76,7 @@ class ProcessConfig:
     listen: str = _setting("Where other processes reach this one. Port 0: one that is free.", "tcp://127.0.0.1:0")
     advertise: str = _setting("The address that the others are told, if it is not `listen`.", "")
     clients: str = _setting("Where clients are served; empty: nowhere.", "")
+    advertise_clients: str = _setting("The address that clients are told, if it is not `clients`.", "")
     metrics: str = _setting("host:port of /metrics, /healthz and /readyz; empty: none.", "127.0.0.1:0")
     log_level: str = _setting("debug, info, warning or error.", "info")
     balance: bool = _setting("Of LTMs: who leads spreads key ranges by what LTMs have to do. The same for all.", False)
@@ -99,6 +102,34 @@ class ProcessConfig:
             raise InterfaceError("storage.kind is hbase, but hbase.thrift names no server")
         if self.history.seconds < 0 or self.history.megabytes < 0:
             raise InterfaceError("history.seconds and history.megabytes cannot be negative")
+        _check_told("listen", self.listen, "advertise", self.advertise)
+        if self.clients:
+            _check_told("clients", self.clients, "advertise_clients", self.advertise_clients)
+        elif self.advertise_clients:
+            raise InterfaceError("advertise_clients is given, and clients is empty: no clients are served")
+
+
+def _check_told(key: str, address: str, other_key: str, other: str) -> None:
+    """What is told to others is an address that they can connect to: `other`, or `address` where that is empty."""
+    try:
+        parse_address(address)
+        told = parse_address(other or address)
+    except InterfaceError as error:
+        raise InterfaceError(f"{key} or {other_key}: {error.message}", hint=error.hint) from error
+    if _is_everywhere(told.host):
+        raise InterfaceError(
+            f"nobody can connect to {other_key if other else key}: {told.text} is all interfaces of a machine",
+            hint=f'name one that others reach: {other_key} = "tcp://HOST:PORT"',
+        )
+
+
+def _is_everywhere(host: str) -> bool:
+    if host == "*":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a name, or the path of a socket
 
 
 def load_config(path: Path) -> ProcessConfig:
@@ -166,6 +197,8 @@ def _lines(settings: type, role: str) -> list[str]:
     lines: list[str] = []
     tables: list[str] = []
     for each in fields(settings):
+        if settings is ProcessConfig and each.name in OF_LTMS and role != LTM:
+            continue
         if hasattr(hints[each.name], "__dataclass_fields__"):
             tables += ["", f"[{each.name}]", *_lines(hints[each.name], role)]
         else:
@@ -192,5 +225,3 @@ def read_password(path: str) -> str:
         return place.read_text(encoding="utf-8").partition("\n")[0]
     except OSError as error:
         raise InterfaceError(f"the password in {path} cannot be read: {error.strerror}") from error
-        if settings is ProcessConfig and each.name in OF_LTMS and role != LTM:
-            continue

@@ -88,6 +88,15 @@ def test_the_example_of_a_view_manager_has_only_what_it_takes(path: Path) -> Non
         ("log_level = 'loud'\n" + LEAST, "log_level is 'loud'"),
         ("zookeeper = 3\nname = 'a'", "zookeeper must be a table"),
         ("name = ", "is not TOML"),
+        ("listen = 'tcp://0.0.0.0:7401'\n" + LEAST, "nobody can connect to listen"),
+        ("listen = 'tcp://*:7401'\n" + LEAST, "nobody can connect to listen"),
+        ("clients = 'tcp://0.0.0.0:7400'\n" + LEAST, "nobody can connect to clients"),
+        ("clients = 'tcp://[::]:7400'\n" + LEAST, "nobody can connect to clients"),
+        ("clients = 'tcp://[0::0]:7400'\n" + LEAST, "nobody can connect to clients"),
+        ("advertise = 'tcp://0.0.0.0:7401'\n" + LEAST, "nobody can connect to advertise"),
+        ("clients = 'tcp://db:1'\nadvertise_clients = 'tcp://*:1'\n" + LEAST, "connect to advertise_clients"),
+        ("advertise_clients = 'tcp://db.example:7400'\n" + LEAST, "clients is empty"),
+        ("clients = 'db:7400'\n" + LEAST, "clients"),
     ],
 )
 def test_what_is_wrong_is_named(path: Path, text: str, message: str) -> None:
@@ -96,9 +105,35 @@ def test_what_is_wrong_is_named(path: Path, text: str, message: str) -> None:
         load_config(path)
 
 
+def test_an_address_of_all_interfaces_is_told_by_another_one(path: Path) -> None:
+    addresses = """
+listen = "tcp://0.0.0.0:7401"
+advertise = "tcp://db1.example:7401"
+clients = "tcp://*:7400"
+advertise_clients = "tcp://db1.example:7400"
+"""
+    path.write_text(addresses + LEAST)
+    assert load_config(path).advertise_clients == "tcp://db1.example:7400"
+
+
 def test_a_missing_file_is_named(path: Path) -> None:
     with pytest.raises(InterfaceError, match=r"ltm\.toml cannot be read"):
         load_config(path)
+
+
+@pytest.mark.parametrize("role", ["ltm", "view-manager"])
+def test_a_process_without_the_extra_says_what_to_install(
+    role: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_text(LEAST)
+    monkeypatch.delitem(sys.modules, cluster_process.__name__)
+    monkeypatch.delattr("viewtide.cluster_process")
+    monkeypatch.delitem(sys.modules, "viewtide.coordinator.cluster.zookeeper")
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    done = CliRunner().invoke(app, [role, "--config", str(path)])
+    assert done.exit_code != 0
+    assert "kazoo" in done.stderr and "pip install 'viewtide[cluster]'" in done.stderr
 
 
 def test_a_password_that_others_can_read_is_refused(path: Path) -> None:
@@ -139,21 +174,6 @@ def test_an_exception_is_part_of_the_line() -> None:
         record = logging.makeLogRecord({"msg": "it failed", "exc_info": (ValueError, error, error.__traceback__)})
     told = json.loads(JsonFormatter("p").format(record))
     assert "ValueError: this" in told["exception"] and told["message"] == "it failed"
-
-
-@pytest.mark.parametrize("role", ["ltm", "view-manager"])
-def test_a_process_without_the_extra_says_what_to_install(
-    role: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path.write_text(LEAST)
-    monkeypatch.delitem(sys.modules, cluster_process.__name__)
-    monkeypatch.delattr("viewtide.cluster_process")
-    monkeypatch.delitem(sys.modules, "viewtide.coordinator.cluster.zookeeper")
-    monkeypatch.setitem(sys.modules, "kazoo", None)
-    monkeypatch.setitem(sys.modules, "kazoo.client", None)
-    done = CliRunner().invoke(app, [role, "--config", str(path)])
-    assert done.exit_code != 0
-    assert "kazoo" in done.stderr and "pip install 'viewtide[cluster]'" in done.stderr
 
 
 def test_figures_of_one_name_stand_together() -> None:
