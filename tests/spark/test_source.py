@@ -370,11 +370,22 @@ def test_notes_of_old_jobs_go(path: Path) -> None:
         assert db.sql(f"SELECT COUNT(*) AS n FROM {loading.NOTES}")[0]["n"] == 1
 
 
+def streamed(reader: ds.DataSourceStreamReader, start: dict[str, str], stop: dict[str, str]) -> Rows:
+    """What a batch of a stream has."""
+    found: Rows = []
+    for part in reader.partitions(start, stop):
+        for batch in reader.read(part):
+            found += zip(*(column.to_pylist() for column in batch.columns[:4]), strict=True)
+    return found
+
+
 def test_a_stream_reads_every_change_once(path: Path) -> None:
-    made = source(path, table="t", since="now")
+    with vt.connect(path) as db:
+        token = db.view("sums").rows().token
+    made = source(path, table="t", since=token)
     reader = made.streamReader(made.schema())
     begin = reader.initialOffset()
-    assert reader.partitions(begin, reader.latestOffset(begin, None)) == []
+    assert streamed(reader, begin, reader.latestOffset(begin, None)) == []
     with vt.connect(path) as db:
         db.sql("DELETE FROM t WHERE id = 1")
         db.sql("UPDATE t SET n = 7 WHERE id = 2")
@@ -382,18 +393,50 @@ def test_a_stream_reads_every_change_once(path: Path) -> None:
     with vt.connect(path) as db:
         db.sql("INSERT INTO t VALUES (1000, 'x', 1)")
     end = reader.latestOffset()
-
-    def changes(start: dict[str, str], stop: dict[str, str]) -> Rows:
-        found: Rows = []
-        for part in reader.partitions(start, stop):
-            for batch in reader.read(part):
-                found += zip(*(column.to_pylist() for column in batch.columns[:4]), strict=True)
-        return found
-
     first = [(1, "b", 1, -1), (2, "c", 2, -1), (2, "c", 7, 1)]
     second = [(1000, "x", 1, 1)]
-    assert changes(begin, middle) == first and changes(begin, middle) == first
-    assert changes(middle, end) == second
-    assert changes(begin, end) == first + second
-    with pytest.raises(vt.InterfaceError, match="one of changes"):
-        source(path, table="t").streamReader(SCHEMA)
+    assert streamed(reader, begin, middle) == first and streamed(reader, begin, middle) == first
+    assert streamed(reader, middle, end) == second
+    assert streamed(reader, begin, end) == first + second
+
+
+@pytest.mark.parametrize("options", [{}, {"since": "now"}])
+def test_a_stream_that_begins_now_begins_where_its_first_batch_ends(path: Path, options: dict[str, str]) -> None:
+    """Spark keeps the end of a batch, and asks again for the beginning of the first one if it has to repeat it."""
+    made = source(path, table="t", **options)
+    reader = made.streamReader(made.schema())
+    begin = reader.initialOffset()
+    with vt.connect(path) as db:
+        db.sql("INSERT INTO t VALUES (1000, 'x', 1)")
+    first = reader.latestOffset(begin, None)
+    with vt.connect(path) as db:
+        db.sql("INSERT INTO t VALUES (1001, 'y', 2)")
+    assert streamed(reader, begin, first) == []
+    again = made.streamReader(made.schema())
+    assert again.initialOffset() == begin, "what is repeated is what it was"
+    assert streamed(again, begin, first) == []
+    assert [row[:3] for row in streamed(again, first, again.latestOffset())] == [(1001, "y", 2)]
+
+
+def test_without_since_a_stream_has_the_rows_that_come_and_refuses_what_it_cannot_say(path: Path) -> None:
+    with vt.connect(path) as db:
+        db.create_table("bare", {"a": int})
+    made = source(path, table="bare")
+    assert made.schema().names == ["a"], "a frame has the same: Spark does not tell which of both it asks for"
+    reader = made.streamReader(made.schema())
+    begin = reader.latestOffset()
+    with vt.connect(path) as db:
+        db.sql("INSERT INTO bare VALUES (1), (1), (2)")
+    came = reader.latestOffset()
+    assert sorted(streamed(reader, begin, came)) == [(1,), (1,), (2,)], "a row that comes twice is there twice"
+    with vt.connect(path) as db:
+        db.sql("UPDATE bare SET a = 3 WHERE a = 2")
+    went = reader.latestOffset()
+    with pytest.raises(vt.NotSupportedError, match="'bare' were changed or deleted") as caught:
+        streamed(reader, came, went)
+    assert '"since", "now"' in caught.value.hint
+    for signed in (
+        made.streamReader(StructType().add("a", "long").add("_change", "long")),
+        source(path, table="bare", since="now").streamReader(source(path, table="bare", since="now").schema()),
+    ):
+        assert sorted(row[:2] for row in streamed(signed, came, went)) == [(2, -1), (3, 1)], "it goes on from there"

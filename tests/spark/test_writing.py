@@ -118,3 +118,25 @@ def test_a_stream_of_changes_into_a_table(spark: SparkSession, db: vt.Database, 
     assert db.sql("SELECT COUNT(*) AS n FROM copied")[0]["n"] == 11
     assert left_behind(db_path) == []
     db.close()
+
+
+def test_a_stream_without_since_begins_now_and_goes_on_from_its_checkpoint(
+    spark: SparkSession, db: vt.Database, db_path: Path, tmp_path: Path
+) -> None:
+    with db.transaction() as tx:
+        tx.insert("t", {"id": 1, "g": "before", "n": 1})
+    came = spark.readStream.format("viewtide").option("path", str(db_path)).option("table", "t").load()
+
+    def run() -> None:
+        sink = came.writeStream.format("viewtide").option("path", str(db_path)).option("table", "copied")
+        query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(250)
+
+    patiently(run)
+    assert db.sql("SELECT id FROM copied") == []
+    for number in (2, 3):
+        with db.transaction() as tx:
+            tx.insert("t", {"id": number, "g": "after", "n": number})
+    patiently(run)
+    assert sorted(row["id"] for row in db.sql("SELECT id FROM copied")) == [2, 3]
+    db.close()
