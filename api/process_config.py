@@ -32,7 +32,7 @@ def _setting(text: str, default: object = MISSING) -> Any:
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
     hosts: str = _setting("The servers, and the path of this cluster below which all its nodes are: host:port,.../path")
-    user: str = _setting("Nodes are created for this user only (digest). Without, for everybody.", "")
+    user: str = _setting("Only this user can write the nodes of the cluster (digest). Without, everybody can.", "")
     password_file: str = _setting("A file with the user's password that only its owner can read.", "")
     session_ms: int = _setting("A process that ZooKeeper has not heard of for so long is taken for gone.", 4_000)
 

@@ -34,7 +34,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import make_digest_acl
+from kazoo.security import ACL, make_acl, make_digest_acl
 
 from ...changetables.errors import InterfaceError, OperationalError, Unavailable
 from ...ltm.cluster import zk_messages as zk
@@ -57,8 +57,13 @@ _WATCHED = {
 _STATES = {KazooState.CONNECTED: zk.CONNECTED, KazooState.SUSPENDED: zk.SUSPENDED, KazooState.LOST: zk.LOST}
 
 
+#: Within the chroot, for a moment: whether this process may write there.
+_TRY = "/try"
+
+
 class Login(NamedTuple):
-    """Nodes are created for this user only; without a user, for everybody who can reach the servers."""
+    """Nodes are created for this user: others can read them, as clients do who look for a process that serves them, and
+    there is nothing secret in them. Without a user everybody who can reach the servers can write them, too."""
 
     user: str = ""
     password: str = ""
@@ -76,6 +81,7 @@ class ZooKeeper:
         self.chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
         self.on_more: Callable[[], None] = lambda: None
         self._login = login
+        self._acl = _acl_of(login)
         self._client = self._make_client(self.hosts + self.chroot, session_ms)
         self._client.add_listener(self._state_changed)
         self._lock = Lock()
@@ -93,7 +99,7 @@ class ZooKeeper:
         return KazooClient(
             hosts,
             session_ms / 1000,
-            default_acl=[make_digest_acl(user, password, all=True)] if user else None,
+            default_acl=self._acl or None,
             auth_data=[("digest", f"{user}:{password}")] if user else None,
             connection_retry=retry,
         )
@@ -116,18 +122,35 @@ class ZooKeeper:
         try:
             client.start(timeout_ms / 1000)
             client.ensure_path(self.chroot)
+            self._let_others_read(client, self.chroot)
+            self._check_writable(client)
         except NoAuthError as error:
             raise self._not_allowed("") from error
         finally:
             client.stop()
             client.close()
 
+    def _let_others_read(self, client: KazooClient, path: str) -> None:
+        """Earlier versions let nobody but the user read a node. What somebody else has set is left as it is."""
+        if self._acl and client.get_acls(path)[0] == self._acl[:1]:
+            client.set_acls(path, self._acl)
+
+    def _check_writable(self, client: KazooClient) -> None:
+        """Whoever can only read would wait for ever for what it cannot create. Nobody sees the node."""
+        trying = client.transaction()
+        trying.create(self.chroot + _TRY)
+        trying.delete(self.chroot + _TRY)
+        if any(isinstance(result, NoAuthError) for result in trying.commit()):
+            raise NoAuthError
+
     def ensure(self, path: str, data: bytes = b"") -> bool:
         """Create a node that stays, unless it is there. True: it was created now."""
         try:
-            self._client.create(path, data)
-        except NodeExistsError:
-            return False
+            try:
+                self._client.create(path, data)
+            except NodeExistsError:
+                self._let_others_read(self._client, path)
+                return False
         except NoAuthError as error:
             raise self._not_allowed(path) from error
         except KazooException as error:
@@ -339,3 +362,11 @@ def _name_of(error: Exception) -> str:
     if isinstance(error, OperationTimeoutError):
         return zk.CONNECTION_LOSS
     return type(error).__name__.removesuffix("Error")
+
+
+def _acl_of(login: Login) -> list[ACL]:
+    """Empty: as ZooKeeper does it, everything for everybody. The first is what earlier versions had alone."""
+    if not login.user:
+        return []
+    mine = make_digest_acl(login.user, login.password, all=True)
+    return [mine, make_acl("world", "anyone", read=True)]

@@ -5,17 +5,24 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from tests.sim import zookeeper as fake
 from tests.sim.process import Outputs
 from tests.sim.world import World
 from viewtide.changetables.errors import InterfaceError, OperationalError, Unavailable
 from viewtide.coordinator.cluster import zookeeper as real
+from viewtide.coordinator.cluster.directory import LTM, PROCESSES, Address
+from viewtide.coordinator.cluster.roles import prepare_tree
 from viewtide.ltm.cluster import zk_messages as zk
+from viewtide.ltm.cluster.messages import MAP
+from viewtide.remote_cluster import serving
 
 SESSION_MS = 2_000
 WAIT_MS_MAX = 20_000
@@ -353,6 +360,63 @@ def test_nodes_belong_to_the_user_who_created_them(zookeeper_path: str) -> None:
                 stranger.start()
     finally:
         mine.stop()
+
+
+SERVED = Address("tcp://10.0.0.1:7401", LTM, "its public key", "tcp://db1.example:7400", "10.0.0.1:9401")
+
+
+@contextmanager
+def owned(zookeeper_path: str) -> Iterator[real.ZooKeeper]:
+    """Of a cluster with a user of its own, what a process makes."""
+    mine = real.ZooKeeper(zookeeper_path, SESSION_MS, login=real.Login("viewtide", "secret"))
+    mine.start()
+    try:
+        prepare_tree(mine, "ltm-1")
+        assert mine.ensure(f"{PROCESSES}/ltm-1", SERVED.pack())
+        yield mine
+    finally:
+        mine.stop()
+
+
+@pytest.mark.slow
+def test_clients_without_the_user_find_who_serves_them_and_write_nothing(zookeeper_path: str) -> None:
+    with owned(zookeeper_path) as mine:
+        assert serving(zookeeper_path) == [(SERVED.clients, SERVED.public_key)]
+        client = KazooClient(zookeeper_path)
+        client.start()
+        try:
+            for path in (PROCESSES, f"{PROCESSES}/ltm-1", MAP, ""):
+                with pytest.raises(NoAuthError):
+                    client.set(path or "/", b"other")
+                with pytest.raises(NoAuthError):
+                    client.create(f"{path}/new")
+                with pytest.raises(NoAuthError):
+                    client.set_acls(path or "/", OPEN_ACL_UNSAFE)
+            with pytest.raises(NoAuthError):
+                client.delete(f"{PROCESSES}/ltm-1")
+        finally:
+            client.stop()
+            client.close()
+        assert mine.read(f"{PROCESSES}/ltm-1") == SERVED.pack()
+
+
+@pytest.mark.slow
+def test_what_only_the_user_could_read_is_opened_to_readers(zookeeper_path: str) -> None:
+    """Earlier versions made such nodes; somebody else's rules for a node stay."""
+    hosts, _, chroot = zookeeper_path.partition("/")
+    only_mine = make_digest_acl("viewtide", "secret", all=True)
+    others = [only_mine, make_digest_acl("auditor", "secret", read=True)]
+    earlier = KazooClient(hosts, default_acl=[only_mine], auth_data=[("digest", "viewtide:secret")])
+    earlier.start()
+    try:
+        earlier.ensure_path(f"{chroot}{PROCESSES}")
+        earlier.create(f"{chroot}{MAP}", b"", acl=others)
+        with owned(zookeeper_path):
+            assert serving(zookeeper_path) == [(SERVED.clients, SERVED.public_key)]
+            assert earlier.get_acls(f"{chroot}{MAP}")[0] == others
+    finally:
+        earlier.stop()
+        earlier.close()
 
 
 def test_servers_that_do_not_answer_are_named() -> None:
