@@ -61,6 +61,9 @@ RUN_DEADLINE_MS = 10_000
 
 _NAME_BYTES_MAX = 255
 
+#: A table of the engine's own, which any client makes that writes from Spark (`spark.loading`).
+SPARK_NOTES = "~spark"
+
 
 def is_retried(error: Error) -> bool:
     """Whether `run` tries again. A read that was not fresh enough has waited already."""
@@ -224,7 +227,8 @@ class Database:
         Without a key each row gets a hidden row id: rows may be equal, and only SQL can change or delete them.
         """
         self._node.check_open()
-        _check_name("table", name)
+        if name != SPARK_NOTES:
+            _check_name("table", name)
         if not isinstance(columns, Mapping) or not columns:
             raise InterfaceError("columns must be a mapping of name to type", hint='like {"id": int, "name": str}')
         made = tuple(_column(name, column_name, spec) for column_name, spec in columns.items())
@@ -323,8 +327,8 @@ class Database:
         return TableHandle(self, name)
 
     def tables(self) -> list[str]:
-        """The names of all tables."""
-        return list(self._catalog().tables)
+        """The names of all tables. The engine's own are not among them."""
+        return [name for name in self._catalog().tables if not is_hidden(name)]
 
     # -- views
 
@@ -410,12 +414,11 @@ class Database:
 
     def status(self) -> DatabaseStatus:
         """Figures of the database: what it holds, what it did, what of its log is kept, its view managers."""
-        catalog = self._catalog()
         engine = self._engine
         log = engine.log_figures()
         return DatabaseStatus(
             self._node.name,
-            len(catalog.tables),
+            len(self.tables()),
             len(self.views()),
             engine.commits_count,
             engine.flushes_count,

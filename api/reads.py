@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
+from .changetables.branches import is_hidden
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError, ProgrammingError, StaleRead
 from .changetables.keys import VIEW_PREFIX_BYTES_WHOLE, prefix_stop, table_range
@@ -856,4 +857,5 @@ def unknown_table(name: object, tables: Tables) -> Error:
         return InterfaceError(f"a table is named by text, not {type(name).__name__}", hint="give its name")
     if name in tables.views:
         return ProgrammingError(f"{name!r} is a view", hint=f"read it with .view({name!r})")
-    return ProgrammingError(f"there is no table {name!r}", hint=nearest(name, tables.by_name))
+    known = [each for each in tables.by_name if not is_hidden(each)]
+    return ProgrammingError(f"there is no table {name!r}", hint=nearest(name, known))

@@ -1,6 +1,6 @@
 """One commit of staged rows: a transaction that also notes who wrote what, so that a repeated one does nothing.
 
-The notes are rows of a table of the database, `viewtide_spark`: for each writer and table the last batch that is in.
+The notes are rows of a hidden table of the database, `~spark`: for each writer and table the last batch that is in.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, cast
 from ..arrow import batches_of
 from ..bulk import CHUNK_ROWS, mappings
 from ..changetables.errors import ProgrammingError
-from ..database import Database, column
+from ..database import SPARK_NOTES, Database, column
 from ..transaction import Transaction
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-NOTES = "viewtide_spark"
+NOTES = SPARK_NOTES
 #: Rows from which on a job that is not part of a stream is loaded in bulk. Bulk loads cannot take a note with them:
 #: what refuses a repeated one is the key of its rows.
 BULK_ROWS = 100_000
@@ -52,8 +52,8 @@ def load_in_bulk(db: Database, table: str, batches: Batches) -> None:
 def forget_jobs(db: Database) -> None:
     """Drop the notes of jobs that ended long ago. Those of streams, which may go on any time, stay."""
     old = int(time.time()) - NOTE_S
-    if NOTES in db.tables():
-        db.sql(f"DELETE FROM {NOTES} WHERE batch = {JOB} AND at < {old}")
+    if _has_notes(db):
+        db.sql(f'DELETE FROM "{NOTES}" WHERE batch = {JOB} AND at < {old}')
 
 
 #: The batch of a job that is no stream: it has only one.
@@ -61,14 +61,22 @@ JOB = -1
 
 
 def _make_notes(db: Database) -> None:
-    if NOTES in db.tables():
+    if _has_notes(db):
         return
     columns = {"writer": str, "target": str, "batch": column(int, nullable=False), "at": column(int, nullable=False)}
     try:
         db.create_table(NOTES, columns, key=["writer", "target"])
     except ProgrammingError:
-        if NOTES not in db.tables():
+        if not _has_notes(db):
             raise  # else another job was faster
+
+
+def _has_notes(db: Database) -> bool:
+    try:
+        db._table(NOTES)
+    except ProgrammingError:  # there is no such table
+        return False
+    return True
 
 
 def _place(number: int) -> str:

@@ -356,18 +356,18 @@ def test_a_batch_of_a_stream_is_written_once(path: Path) -> None:
     assert len(expected(path)) == len(rows) + 3
     assert not (path / "spark").exists()
     with vt.connect(path) as db:
-        noted = db.sql(f"SELECT writer, target, batch FROM {loading.NOTES}")
+        noted = db.sql(f'SELECT writer, target, batch FROM "{loading.NOTES}"')
         assert [tuple(row.values()) for row in noted] == [("q-1", "t", 7)]
 
 
 def test_notes_of_old_jobs_go(path: Path) -> None:
     write(source(path, table="t"), PARTS)
     with vt.connect(path) as db:
-        assert db.sql(f"SELECT COUNT(*) AS n FROM {loading.NOTES}")[0]["n"] == 1
-        db.sql(f"UPDATE {loading.NOTES} SET at = 0")
+        assert db.sql(f'SELECT COUNT(*) AS n FROM "{loading.NOTES}"')[0]["n"] == 1
+        db.sql(f'UPDATE "{loading.NOTES}" SET at = 0')
     write(source(path, table="t"), [[{"id": 2000, "g": "a", "n": 1}]])
     with vt.connect(path) as db:
-        assert db.sql(f"SELECT COUNT(*) AS n FROM {loading.NOTES}")[0]["n"] == 1
+        assert db.sql(f'SELECT COUNT(*) AS n FROM "{loading.NOTES}"')[0]["n"] == 1
 
 
 def streamed(reader: ds.DataSourceStreamReader, start: dict[str, str], stop: dict[str, str]) -> Rows:
@@ -377,6 +377,23 @@ def streamed(reader: ds.DataSourceStreamReader, start: dict[str, str], stop: dic
         for batch in reader.read(part):
             found += zip(*(column.to_pylist() for column in batch.columns[:4]), strict=True)
     return found
+
+
+def test_the_notes_are_hidden(path: Path) -> None:
+    made = source(path, table="t")
+    writer = made.streamWriter(SCHEMA, False)
+    writer.commit(staged_by(made, PARTS, writer), 7)
+    with vt.connect(path) as db:
+        with vt.connect(f"ipc://{path}/socket") as client:
+            write(source(path, url=f"ipc://{path}/socket", table="t"), [[{"id": 2000, "g": "a", "n": 1}]])
+            assert client.tables() == ["t"] and client.status().tables == 1
+        assert db.tables() == ["t"] and db.status().tables == 1
+        with pytest.raises(vt.ProgrammingError) as caught:
+            db.table("nothing").load([])
+        assert caught.value.hint == "there are 't'"
+        assert db.sql(f'SELECT COUNT(*) AS n FROM "{loading.NOTES}"')[0]["n"] == 2
+        with pytest.raises(vt.InterfaceError, match="begin with ~"):
+            db.create_table("~mine", {"id": int}, key="id")
 
 
 def test_a_stream_reads_every_change_once(path: Path) -> None:
