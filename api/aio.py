@@ -1,8 +1,13 @@
 """The same API for asyncio: the same names, awaitable.
 
-    db = await vt.aio.connect("shop.db")
-    async with db.transaction() as tx:
-        await tx.insert("events", {"id": 1, "product": 7, "cost": 30})
+    async with vt.aio.connect("shop.db") as db:
+        async with db.transaction() as tx:
+            await tx.insert("events", {"id": 1, "product": 7, "cost": 30})
+        async for row in db.view("cost_by_category").scan():
+            ...
+
+Two kinds of value make that so: `Work` is a coroutine that can be more than awaited (entered, or iterated), and
+`Itself` is there at once and can be awaited all the same.
 
 Short work runs on the loop's own thread, where it is fastest: what the tasks commit in one turn of the loop goes into
 one flush, and the loop waits for that one sync. Long work (creating views and indexes, verify, opening, closing) runs
@@ -16,12 +21,21 @@ import functools
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
 from . import database as blocking
-from .changes import AsyncChanges
+from .changes import AsyncChanges, Itself
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError
 from .config import CACHE_ROWS, HISTORY
@@ -34,21 +48,82 @@ from .retries import backoffs_ms
 from .rows import Result, Row, Token
 from .sql import Written, groups, is_schema_change, only_reads, prepared, run_group, run_in, run_rows
 from .status import DatabaseStatus, ViewStatus
-from .table import AsyncTable
+from .table import LoadProgress, LoadResult, Table
 from .transaction import Transaction
 from .verify import Progress, VerifyReport
 from .view import View
 
 if TYPE_CHECKING:
-    from .arrow import ArrowTable, DataFrame
+    from .arrow import ArrowTable, DataFrame, RecordBatch
     from .changetables.sql import Parameters, ParameterValues
     from .changetables.statements import Statement
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-async def connect(
+class Work(Coroutine[object, None, T_co]):
+    """A coroutine, for whoever wants one: `await`, create_task(), asyncio.run(). Subclasses can be used without it."""
+
+    def __init__(self, work: Coroutine[object, None, T_co]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[object, None, T_co]:
+        return self._work.__await__()
+
+    def send(self, value: None) -> object:
+        return self._work.send(value)
+
+    def throw(
+        self,
+        kind: type[BaseException] | BaseException,
+        error: BaseException | object = None,
+        trace: TracebackType | None = None,
+    ) -> object:
+        # The form with three arguments is on its way out.
+        if isinstance(kind, type):
+            kind = error if isinstance(error, BaseException) else kind()
+        return self._work.throw(kind if trace is None else kind.with_traceback(trace))
+
+    def close(self) -> None:
+        self._work.close()
+
+
+class AsyncRows(Work[T_co]):
+    """Rows that are read when they are awaited, all at once, or by `async for`."""
+
+    async def __aiter__(self: AsyncRows[Sequence[T]]) -> AsyncIterator[T]:
+        for row in await self:
+            yield row
+
+
+def iterable(
+    method: Callable[P, Coroutine[object, None, T]],
+) -> Callable[P, AsyncRows[T]]:
+    """For methods that read many rows."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> AsyncRows[T]:
+        return AsyncRows(method(*args, **kwargs))
+
+    return call
+
+
+class Opening(Work["AsyncDatabase"]):
+    """A database that is open when this is awaited, or from `async with` on to its end."""
+
+    _opened: AsyncDatabase
+
+    async def __aenter__(self) -> AsyncDatabase:
+        self._opened = await self
+        return self._opened
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._opened.close()
+
+
+def connect(
     target: str | os.PathLike[str],
     *,
     cache_rows: int = CACHE_ROWS,
@@ -58,7 +133,7 @@ async def connect(
     ltms: int | None = None,
     keys: str | os.PathLike[str] | None = None,
     server_key: str = "",
-) -> AsyncDatabase:
+) -> Opening:
     """Open a database: a directory (created if missing), "memory:" for a new private one, or one on a served node."""
     opening = functools.partial(
         blocking.connect,
@@ -71,6 +146,10 @@ async def connect(
         keys=keys,
         server_key=server_key,
     )
+    return Opening(_open(opening))
+
+
+async def _open(opening: Callable[[], blocking.Database]) -> AsyncDatabase:
     opened = await asyncio.to_thread(opening)
     if type(opened) is blocking.Database:
         return AsyncDatabase(opened)
@@ -102,6 +181,7 @@ class AsyncReads:
     async def get(self, table: str, key: object = NO_KEY, /, **columns: object) -> Row | None:
         return self._own().get(table, key, **columns)
 
+    @iterable
     async def get_many(
         self,
         table: str,
@@ -113,9 +193,11 @@ class AsyncReads:
     ) -> list[Row | None]:
         return self._own().get_many(table, keys, at_least=at_least, latest=latest, max_lag=max_lag)
 
+    @iterable
     async def find(self, table: str, /, **columns: object) -> Result:
         return self._own().find(table, **columns)
 
+    @iterable
     async def scan(
         self,
         table: str,
@@ -129,6 +211,7 @@ class AsyncReads:
     ) -> Result:
         return self._own().scan(table, start, stop, limit, at_least=at_least, latest=latest, max_lag=max_lag)
 
+    @iterable
     async def join(self, query: Query, start: Mapping[str, object] | None = None) -> Result:
         return self._own().join(query, start)
 
@@ -138,13 +221,21 @@ class AsyncReads:
 
 
 class AsyncSnapshot(AsyncReads):
+    """Its timestamp is fixed by `await`, by `async with` or by its first read."""
+
     _reads: Snapshot
 
-    async def __aenter__(self) -> AsyncSnapshot:
+    def __await__(self) -> Generator[object, None, Self]:
+        yield from self._begin().__await__()
+        return self
+
+    async def _begin(self) -> None:
         if isinstance(self._reads, AlignedSnapshot):
             await asyncio.to_thread(self._reads._begin)
         self._reads.__enter__()
-        return self
+
+    async def __aenter__(self) -> Self:
+        return await self
 
     async def __aexit__(self, *_: object) -> None:
         self._reads.close()
@@ -155,13 +246,14 @@ class AsyncSnapshot(AsyncReads):
     def view(self, name: str) -> AsyncViewReads:
         return AsyncViewReads(self._reads.view(name))
 
+    @iterable
     async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
         if self._reads._levels is not ANY_AGE:
             return await asyncio.to_thread(self._reads.sql, text, params)
         return self._reads.sql(text, params)
 
 
-class AsyncTransaction(AsyncReads):
+class AsyncTransaction(Itself, AsyncReads):
     """It belongs to the task that began it: what two tasks write would be committed by whichever ends first."""
 
     _reads: Transaction
@@ -174,7 +266,7 @@ class AsyncTransaction(AsyncReads):
         check_task(self._task)
         return self._reads
 
-    async def __aenter__(self) -> AsyncTransaction:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -198,6 +290,7 @@ class AsyncTransaction(AsyncReads):
     async def delete(self, table: str, key: object = NO_KEY, /, **columns: object) -> bool:
         return self._own().delete(table, key, **columns)
 
+    @iterable
     async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
         return run_in(self._own(), text, params)
 
@@ -228,7 +321,7 @@ def check_task(owner: asyncio.Task[object] | None) -> None:
         )
 
 
-class AsyncViewReads:
+class AsyncViewReads(Itself):
     """A view at the timestamp of a snapshot or transaction."""
 
     def __init__(self, view: ViewReads) -> None:
@@ -251,6 +344,7 @@ class AsyncViewReads:
 
         return await _read(self._node, self.name, self._asked(at_least, latest, max_lag), read)
 
+    @iterable
     async def scan(
         self,
         start: object = None,
@@ -266,6 +360,7 @@ class AsyncViewReads:
 
         return await _read(self._node, self.name, self._asked(at_least, latest, max_lag), read)
 
+    @iterable
     async def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
@@ -279,7 +374,7 @@ class AsyncViewReads:
         return self._view._reads._levels if levels is ANY_AGE else levels
 
 
-class AsyncView:
+class AsyncView(Itself):
     """`db.view(name)`."""
 
     def __init__(self, view: View) -> None:
@@ -302,6 +397,7 @@ class AsyncView:
 
         return await _read(self._node, self.name, levels_of(at_least, latest, max_lag), read)
 
+    @iterable
     async def scan(
         self,
         start: object = None,
@@ -317,6 +413,7 @@ class AsyncView:
 
         return await _read(self._node, self.name, levels_of(at_least, latest, max_lag), read)
 
+    @iterable
     async def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
@@ -356,6 +453,24 @@ class AsyncView:
     async def repair(self, progress: Progress | None = None) -> VerifyReport:
         """`progress` is called in the thread that works, not on the loop."""
         return await asyncio.to_thread(self._view.repair, progress)
+
+
+class AsyncTable(Itself):
+    """`db.table(name)`. Whether there is such a table, its first call tells."""
+
+    def __init__(self, database: blocking.Database, name: str) -> None:
+        self._database = database
+        self.name = name
+
+    async def load(
+        self, batches: Iterable[RecordBatch | ArrowTable], *, progress: LoadProgress | None = None
+    ) -> LoadResult:
+        """`batches` are taken, and `progress` is called, in the thread that works, not on the loop."""
+
+        def work() -> LoadResult:
+            return Table(self._database, self.name).load(batches, progress=progress)
+
+        return await asyncio.to_thread(work)
 
 
 class AsyncViewManagers:
@@ -406,7 +521,7 @@ class AsyncDatabase:
         max_lag: str | float | None = None,
         views: Sequence[str] = (),
     ) -> AsyncSnapshot:
-        """As `Database.snapshot`. With `views`, use it with `async with`: there it waits without holding the loop."""
+        """As `Database.snapshot`. With `views`, await it or enter it: there it waits without holding the loop."""
         return AsyncSnapshot(self._database.snapshot(at_least=at_least, latest=latest, max_lag=max_lag, views=views))
 
     async def run(
@@ -426,6 +541,7 @@ class AsyncDatabase:
             await asyncio.sleep(backoff_ms / 1000)
         raise AssertionError("backoffs never end")
 
+    @iterable
     async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
         """As `Database.sql`: what changes tables and views runs in a thread, everything else on the loop."""
         statements, parameters = prepared(text, params)

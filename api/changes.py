@@ -6,9 +6,9 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from .changetables.errors import InterfaceError
 from .coordinator.ports import ChangeFeed, Feeding
@@ -158,7 +158,15 @@ class Changes(_Reading, Iterator[ViewChange]):
         self.close()
 
 
-class AsyncChanges(_Reading, AsyncIterator[ViewChange]):
+class Itself:
+    """What is there without a wait: it can be used at once, or awaited like every other name of `vt.aio`."""
+
+    def __await__(self) -> Generator[None, None, Self]:
+        yield from ()
+        return self
+
+
+class AsyncChanges(Itself, _Reading, AsyncIterator[ViewChange]):
     """The same for `async for`: the log is read in a thread beside the loop."""
 
     def __init__(

@@ -23,6 +23,7 @@ from .aio import (
     AsyncViewManagers,
     AsyncViewReads,
     check_task,
+    iterable,
     running_task,
 )
 from .changes import LOOK_MS_MIN, AsyncChanges, ViewChange
@@ -383,6 +384,7 @@ class AsyncRemoteDatabase(AsyncDatabase):
         if self._links.closed:
             raise InterfaceError("the database is closed", hint="open it again with viewtide.connect()")
 
+    @iterable
     async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
         return cast(Result, await self._call("sql", text, listed(params), kind=ONCE))
 
@@ -473,6 +475,7 @@ class _AsyncRemoteReads(AsyncReads):
     async def get(self, table: str, key: object = NO_KEY, /, **columns: object) -> Row | None:
         return cast("Row | None", await self._ask("get", table, *key_of(key), kwargs=columns))
 
+    @iterable
     async def get_many(
         self,
         table: str,
@@ -485,9 +488,11 @@ class _AsyncRemoteReads(AsyncReads):
         asked = levels(at_least, latest, max_lag)
         return cast("list[Row | None]", await self._ask("get_many", table, listed(keys), kwargs=asked))
 
+    @iterable
     async def find(self, table: str, /, **columns: object) -> Result:
         return cast(Result, await self._ask("find", table, kwargs=columns))
 
+    @iterable
     async def scan(
         self,
         table: str,
@@ -502,9 +507,11 @@ class _AsyncRemoteReads(AsyncReads):
         asked = levels(at_least, latest, max_lag)
         return cast(Result, await self._ask("scan", table, start, stop, limit, kwargs=asked))
 
+    @iterable
     async def join(self, query: Query, start: Mapping[str, object] | None = None) -> Result:
         return cast(Result, await self._ask("join", query, start))
 
+    @iterable
     async def sql(self, text: str, params: ParameterValues | None = None) -> Result:
         return cast(Result, await self._ask("sql", text, listed(params)))
 
@@ -523,9 +530,6 @@ class AsyncRemoteTransaction(_AsyncRemoteReads, AsyncTransaction):
     async def _ask(self, what: str, *args: object, kwargs: Mapping[str, object] = NO_NAMES) -> object:
         check_task(self._task)
         return await super()._ask(what, *args, kwargs=kwargs)
-
-    async def __aenter__(self) -> AsyncRemoteTransaction:
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -569,9 +573,8 @@ class AsyncRemoteSnapshot(_AsyncRemoteReads, AsyncSnapshot):
     def __init__(self, links: AsyncLinks, calls: SnapshotCalls) -> None:
         self._links, self._calls = links, calls
 
-    async def __aenter__(self) -> AsyncRemoteSnapshot:
+    async def _begin(self) -> None:
         await self._links.run(self._calls.begin())
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -581,7 +584,7 @@ class AsyncRemoteSnapshot(_AsyncRemoteReads, AsyncSnapshot):
 
     @property
     def token(self) -> Token:
-        """Known from `async with` on."""
+        """Known once it was awaited or entered."""
         return self._calls.the_token()
 
 
@@ -605,6 +608,7 @@ class AsyncRemoteViewReads(AsyncViewReads):
         asked = {**levels(at_least, latest, max_lag), **columns}
         return cast("Row | None", await self._remote_reads._ask("view.get", self.name, *key_of(key), kwargs=asked))
 
+    @iterable
     async def scan(
         self,
         start: object = None,
@@ -618,6 +622,7 @@ class AsyncRemoteViewReads(AsyncViewReads):
         asked = levels(at_least, latest, max_lag)
         return cast(Result, await self._remote_reads._ask("view.scan", self.name, start, stop, limit, kwargs=asked))
 
+    @iterable
     async def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:
@@ -650,6 +655,7 @@ class AsyncRemoteView(AsyncView):
         asked = {**levels(at_least, latest, max_lag), **columns}
         return cast("Row | None", await self._call("view.get", *key_of(key), kwargs=asked))
 
+    @iterable
     async def scan(
         self,
         start: object = None,
@@ -663,6 +669,7 @@ class AsyncRemoteView(AsyncView):
         asked = levels(at_least, latest, max_lag)
         return cast(Result, await self._call("view.scan", start, stop, limit, kwargs=asked))
 
+    @iterable
     async def rows(
         self, *, at_least: Token | None = None, latest: bool = False, max_lag: str | float | None = None
     ) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -41,21 +40,3 @@ class Table:
         from .bulk import load
 
         return load(self._database, self.name, batches, progress)
-
-
-class AsyncTable:
-    """`db.table(name)` of `vt.aio`. Whether there is such a table, its first call tells."""
-
-    def __init__(self, database: Database, name: str) -> None:
-        self._database = database
-        self.name = name
-
-    async def load(
-        self, batches: Iterable[RecordBatch | ArrowTable], *, progress: LoadProgress | None = None
-    ) -> LoadResult:
-        """`batches` are taken, and `progress` is called, in the thread that works, not on the loop."""
-
-        def work() -> LoadResult:
-            return Table(self._database, self.name).load(batches, progress=progress)
-
-        return await asyncio.to_thread(work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -113,6 +113,100 @@ def test_every_name_works() -> None:
         await _check(db)
 
     _run(test)
+
+
+def test_what_is_there_at_once_can_be_awaited_too() -> None:
+    async def test(db: aio.AsyncDatabase) -> None:
+        tx = await db.transaction()
+        await tx.insert("t", [_row(1), _row(2, "b")])
+        assert await (await tx.view("sums")).get("b") == {"g": "b", "x": 1, "n": 1}
+        token = await tx.commit()
+        async with await db.transaction() as tx:
+            await tx.insert("t", _row(3, "b"))
+        view = await db.view("sums")
+        assert await view.get("b") == {"g": "b", "x": 2, "n": 2}
+        watermarks = [change.watermark async for change in await view.changes(since=token)]
+        assert watermarks == [tx.token.commit_ts]
+        assert (await db.table("t")).name == "t"
+
+        for views in ([], ["sums"]):
+            snapshot = await db.snapshot(views=views)
+            assert snapshot.token >= tx.token  # it has begun
+            async with db.transaction() as later:
+                await later.delete("t", 3)
+            async with await db.snapshot() as newer, snapshot:
+                assert await newer.get("t", 3) is None
+                assert await snapshot.get("t", 3) == _row(3, "b")
+                assert (await (await snapshot.view("sums")).rows()).rowcount == 2
+            with pytest.raises(vt.InterfaceError):
+                await snapshot.get("t", 3)
+            async with db.transaction() as tx:
+                await tx.insert("t", _row(3, "b"))
+
+    _run(test)
+
+
+def test_rows_are_awaited_or_iterated() -> None:
+    async def test(db: aio.AsyncDatabase) -> None:
+        async with db.transaction() as tx:
+            await tx.insert("t", [_row(number, "ab"[number % 2]) for number in range(4)])
+        query = vt.query(vt.JoinTable("t"), select={"id": "t.id"})
+
+        def reads(of: aio.AsyncTransaction | aio.AsyncSnapshot) -> list[aio.AsyncRows[Sequence[vt.Row | None]]]:
+            on_views = [of.view("sums").scan(), of.view("sums").rows()]
+            return [of.get_many("t", [1, 9]), of.find("t", g="a"), of.scan("t"), of.join(query), *on_views]
+
+        view, sql = db.view("sums"), "SELECT id FROM t"
+        async with db.transaction() as tx, db.snapshot() as snapshot:
+            awaited = [await rows for rows in [*reads(tx), *reads(snapshot), view.scan(), view.rows()]]
+            iterated = [
+                [row async for row in rows] for rows in [*reads(tx), *reads(snapshot), view.scan(), view.rows()]
+            ]
+            assert awaited == iterated
+            assert [len(rows) for rows in iterated] == [2, 2, 4, 4, 2, 2] * 2 + [2, 2]
+            for of in (db, tx, snapshot):
+                assert (
+                    [row["id"] async for row in of.sql(sql)] == [row["id"] for row in await of.sql(sql)] == [*range(4)]
+                )
+
+    _run(test)
+
+
+def test_what_is_to_be_awaited_is_a_coroutine() -> None:
+    """So it is for create_task(), gather() and asyncio.run(), is closed unused, and passes on what is thrown in."""
+
+    async def main(db: aio.AsyncDatabase) -> None:
+        await db.create_table("u", {"id": int}, key="id")
+        await db.create_view("v", "SELECT id FROM u")
+        await db.sql("INSERT INTO u VALUES (1)")
+        task = asyncio.create_task(db.view("v").scan())
+        assert await asyncio.gather(task, db.view("v").rows()) == [[{"id": 1}], [{"id": 1}]]
+        db.view("v").rows().close()
+        for thrown in ((KeyError,), (KeyError, "x"), (KeyError, KeyError("x"), None), (KeyError("x"),)):
+            with pytest.raises(KeyError):
+                db.view("v").rows().throw(*thrown)
+        await db.close()
+
+    asyncio.run(main(asyncio.run(vt.aio.connect("memory:"))))
+
+
+def test_connect_is_entered_or_awaited(db_path: Path) -> None:
+    async def main() -> None:
+        async with vt.aio.connect(db_path) as db:
+            await db.create_table("u", {"id": int}, key="id")
+        with pytest.raises(vt.InterfaceError, match="closed"):
+            await db.tables()
+        with pytest.raises(ZeroDivisionError):
+            async with vt.aio.connect(db_path) as db:
+                raise ZeroDivisionError
+        with pytest.raises(vt.InterfaceError):
+            async with vt.aio.connect(db_path, cache_rows=0):
+                pass
+        db = await vt.aio.connect(db_path)
+        assert await db.tables() == ["u"]
+        await db.close()
+
+    asyncio.run(main())
 
 
 def test_commit_rollback_and_exceptions() -> None:
