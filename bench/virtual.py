@@ -359,11 +359,12 @@ class Cluster:
             leaving.append((to, sender, encode(Addressed(to, sender, message))))
 
     def _flush(self, ltm: _Ltm, now_ms: int, leaving: list[tuple[str, str, object]]) -> float:
+        from viewtide.coordinator.cluster.log_writers import FLUSH_BYTES_MAX
         from viewtide.ltm.cluster.flushes import encode_flush
 
         began = time.thread_time_ns()
         records, ltm.records = ltm.records, []
-        encode_flush(ltm.lsn + 1, records)
+        encode_flush(ltm.lsn + 1, records, FLUSH_BYTES_MAX)
         ltm.lsn += len(records)
         waiting, ltm.waiting = ltm.waiting, []
         self._carry_out(ltm, ltm.name, ltm.machines[ltm.name].persisted(ltm.lsn, now_ms), leaving)

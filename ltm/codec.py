@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 
@@ -27,6 +27,8 @@ PEER_EXTENSION_BYTES_MAX = 150_000
 KEPT_BUFFER_BYTES_MAX = 256 * 2**10
 SMALL_BUFFER_BYTES = 16 * 2**10
 
+#: How msgpack begins an array whose length has four bytes.
+_ARRAY = b"\xdd"
 _DECIMAL, _DATE, _TIMESTAMP, _BIG_INT = 1, 2, 3, 4
 #: How every NaN and infinity begins, of 4 or 8 bytes; found by chance elsewhere, it costs only time.
 _NAN_MAY_BE = re.compile(rb"[\xca\xcb][\x7f\xff]")
@@ -123,6 +125,11 @@ def pack_for_peer(value: object) -> bytes:
     if len(packed) > KEPT_BUFFER_BYTES_MAX:
         _buffered.reset()
     return packed
+
+
+def array_of(packed: Sequence[bytes]) -> bytes:
+    """Values that are packed already, as one array."""
+    return b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed))
 
 
 def unpack_from_peer(data: bytes, start: int) -> object:

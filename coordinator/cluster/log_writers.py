@@ -19,8 +19,10 @@ from ...ltm.cluster.flushes import encode_flush
 from ...ltm.cluster.member import LifeOver
 from ...ltm.commit_log.elsewhere import OwnLog
 
-#: Records in one flush: it stays well below what a log takes at once, and a reader decodes it as a whole.
+#: Records in one flush, and their bytes: it stays well below what a log takes at once, and a reader decodes it as a
+#: whole. A record that is larger goes alone.
 FLUSH_RECORDS_MAX = 4_096
+FLUSH_BYTES_MAX = 16 * 2**20
 #: Records that wait for a log that is elsewhere. Beyond it the process takes no more messages until some are durable.
 WAITING_RECORDS_MAX = 50_000
 
@@ -79,14 +81,17 @@ class InlineWriter:
 
     def flush(self) -> None:
         gathered, self._gathered = self._gathered, []
-        for start in range(0, len(gathered), FLUSH_RECORDS_MAX):
-            batch = gathered[start : start + FLUSH_RECORDS_MAX]
+        start = 0
+        while start < len(gathered):
+            first_lsn = self.durable_lsn + 1
+            payload, count = encode_flush(first_lsn, gathered[start : start + FLUSH_RECORDS_MAX], FLUSH_BYTES_MAX)
             try:
-                flush_lsn = self._log.append(encode_flush(self.durable_lsn + 1, batch))
+                flush_lsn = self._log.append(payload)
             except Error as error:
                 raise LifeOver(f"the log takes nothing more: {error}") from error
-            self._places.add(self.durable_lsn + 1, flush_lsn)
-            self.durable_lsn += len(batch)
+            self._places.add(first_lsn, flush_lsn)
+            start += count
+            self.durable_lsn += count
             self.flushes += 1
         if self._log.wants_spare:
             self._later(self._log.prepare)
@@ -163,13 +168,18 @@ class ThreadWriter:
             self._wanted.wait_for(lambda: self._closed or self._gathered or self._trim_below)
             if self._closed:
                 return False
-            batch, self._gathered = self._gathered[:FLUSH_RECORDS_MAX], self._gathered[FLUSH_RECORDS_MAX:]
+            batch = self._gathered[:FLUSH_RECORDS_MAX]
             trim_below, self._trim_below = self._trim_below, 0
         if batch:
-            flush_lsn = log.append(encode_flush(self.durable_lsn + 1, batch))
-            self._places.add(self.durable_lsn + 1, flush_lsn)
+            first_lsn = self.durable_lsn + 1
+            payload, count = encode_flush(first_lsn, batch, FLUSH_BYTES_MAX)
+            with self._wanted:
+                # Meanwhile others have only added to it.
+                del self._gathered[:count]
+            flush_lsn = log.append(payload)
+            self._places.add(first_lsn, flush_lsn)
             self.flushes += 1
-            self.durable_lsn += len(batch)
+            self.durable_lsn += count
         if trim_below:
             flush_lsn = self._places.below(trim_below)
             if flush_lsn:

@@ -10,15 +10,16 @@ import pytest
 
 from viewtide.changetables.errors import InterfaceError, OperationalError
 from viewtide.coordinator.cluster.log_service import LogService
-from viewtide.coordinator.cluster.log_writers import InlineWriter, ThreadWriter
+from viewtide.coordinator.cluster.log_writers import FLUSH_BYTES_MAX, InlineWriter, ThreadWriter
 from viewtide.ltm.cluster.flushes import decode_flush
 from viewtide.ltm.cluster.hosted import Logged
 from viewtide.ltm.cluster.log_messages import LogRecords, NoLog, ReadLog, Seal
 from viewtide.ltm.cluster.member import LifeOver
 from viewtide.ltm.commit_log.elsewhere import LogSealed
+from viewtide.ltm.commit_log.hbase import HBASE_PAYLOAD_BYTES_MAX
 from viewtide.ltm.commit_log.shared import SharedDirectory
 from viewtide.ltm.ports import Damaged
-from viewtide.ltm.two_phase.records import Decided
+from viewtide.ltm.two_phase.records import Committed, Decided
 
 WAIT_S_MAX = 20
 
@@ -164,6 +165,48 @@ def test_a_thread_appends_what_gathers_meanwhile() -> None:
     assert log.woken.acquire(timeout=WAIT_S_MAX)
     with pytest.raises(LifeOver, match="it failed"):
         writer.flush()
+    assert log.closed.wait(WAIT_S_MAX)
+
+
+#: As large as one record may be in practice: four of them are more than HBase takes at once.
+LARGE_BYTES = 11_600_000
+
+
+def large(number: int, size: int = LARGE_BYTES) -> Logged:
+    return Logged("a/1", Committed(((number, 5), 6), 7, 1, ((b"key", None, (number, bytes(size))),), ()))
+
+
+def test_a_flush_is_cut_by_bytes(logs: SharedDirectory) -> None:
+    writer = InlineWriter(logs.create("ltm-1/1"), lambda work: None)
+    some = [*records(1, 2), large(3), large(4), *records(5, 5), large(6), large(7, FLUSH_BYTES_MAX + 1), *records(8, 9)]
+    writer.add(some)
+    writer.flush()
+    assert (writer.last_lsn, writer.durable_lsn, writer.flushes) == (9, 9, 5)
+    flushes = logs.seal("ltm-1/1")
+    assert all(len(flush.payload) <= HBASE_PAYLOAD_BYTES_MAX for flush in flushes)
+    assert [decode_flush(flush.payload) for flush in flushes] == [
+        (1, some[:3]), (4, some[3:5]), (6, some[5:6]), (7, some[6:7]), (8, some[7:]),
+    ]  # fmt: skip
+
+
+def test_a_thread_cuts_flushes_by_bytes_too() -> None:
+    log = SlowLog()
+    writer = ThreadWriter(lambda: log, log.woken.release)
+    writer.add([large(1), large(2), large(3), large(4)])
+    writer.flush()
+    assert log.begun.acquire(timeout=WAIT_S_MAX)
+    writer.add(records(5, 6))
+    writer.flush()
+    log.go_on.release(4)
+    for _ in range(4):
+        assert log.woken.acquire(timeout=WAIT_S_MAX)
+    assert (writer.durable_lsn, writer.flushes) == (6, 4)
+    assert all(len(payload) <= HBASE_PAYLOAD_BYTES_MAX for payload in log.payloads)
+    assert [decode_flush(payload) for payload in log.payloads] == [
+        *((number, [large(number)]) for number in (1, 2, 3)),
+        (4, [large(4), *records(5, 6)]),
+    ]
+    writer.close()
     assert log.closed.wait(WAIT_S_MAX)
 
 
