@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .changetables.errors import DataError, Error, InterfaceError, OperationalError
+from .changetables.errors import DataError, Error, InterfaceError, OperationalError, input_hint
 from .changetables.literals import value_of_text
 from .changetables.types import INT_MAX, INT_MIN, Type
 
@@ -88,7 +88,7 @@ def batches_from_bytes(data: bytes) -> Iterator[RecordBatch]:
             batch.validate(full=True)
             yield batch
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"an Arrow stream that cannot be read: {error}") from error
+        raise DataError(f"an Arrow stream that cannot be read: {error}", hint="send it again") from error
 
 
 def values_of(array: Array, type_: Type) -> list[object]:
@@ -124,7 +124,7 @@ def _read_json(text: str) -> object:
     try:
         value: object = json.loads(text)
     except ValueError as error:
-        raise DataError(f"invalid input syntax for type json: {error}") from error
+        raise DataError(f"invalid input syntax for type json: {error}", hint=input_hint("json")) from error
     return value
 
 
@@ -138,7 +138,9 @@ def _array(arrow: ModuleType, name: str, type_: Type, values: Sequence[object]) 
             return arrow.array([_float(value) for value in values], type=arrow.float64())
         return arrow.array(values, type=_arrow_type(arrow, type_, values))
     except (OverflowError, TypeError, ValueError, arrow.ArrowException) as error:
-        raise DataError(f"column {name!r} does not fit an Arrow type: {error}") from error
+        raise DataError(
+            f"column {name!r} does not fit an Arrow type: {error}", hint="read the rows without to_arrow()"
+        ) from error
 
 
 def _float(value: object) -> float | None:
@@ -230,8 +232,10 @@ def parquet_columns(path: Path, name: str) -> dict[str, str]:
 def _unreadable(name: str, kind: str, error: Exception) -> Error:
     """What the system refuses has a number; damage has none, though Arrow calls both an OSError."""
     if isinstance(error, OSError) and error.errno is not None:
-        return OperationalError(f"{name} cannot be read: {os.strerror(error.errno)}")
-    return DataError(f"{name} is no {kind} file: {error}")
+        return OperationalError(
+            f"{name} cannot be read: {os.strerror(error.errno)}", hint="check its name and its permissions"
+        )
+    return DataError(f"{name} is no {kind} file: {error}", hint=f"is it whole, and {kind}?")
 
 
 def _sql_type(kinds: ModuleType, name: str, type_: DataType) -> str:
@@ -252,7 +256,10 @@ def _sql_type(kinds: ModuleType, name: str, type_: DataType) -> str:
     for sql, fits in tests.items():
         if fits(type_):
             return sql
-    raise DataError(f"column {name!r} has the type {type_}, which no column of a table has")
+    raise DataError(
+        f"column {name!r} has the type {type_}, which no column of a table has",
+        hint="convert it first, or leave the column out",
+    )
 
 
 def csv_batches(path: Path, name: str, separator: str) -> Iterator[RecordBatch]:

@@ -233,7 +233,9 @@ def check_names(names: Sequence[str], table: Table) -> list[int]:
             raise ProgrammingError(f"table {table.name!r} has no column {name!r}", hint=nearest(name, known))
         positions.append(position)
     if len(set(positions)) != len(positions):
-        raise ProgrammingError(f"a column comes twice in the input for table {table.name!r}")
+        raise ProgrammingError(
+            f"a column comes twice in the input for table {table.name!r}", hint="name each column once"
+        )
     return positions
 
 

@@ -37,21 +37,30 @@ class Config:
 
     def __post_init__(self) -> None:
         if not isinstance(self.cache_rows, int) or self.cache_rows < 100:
-            raise InterfaceError(f"cache_rows must be a whole number of at least 100, not {self.cache_rows!r}")
+            raise InterfaceError(
+                f"cache_rows must be a whole number of at least 100, not {self.cache_rows!r}",
+                hint=f"leave it out for {CACHE_ROWS}",
+            )
         if (
             not isinstance(self.view_managers, int)
             or isinstance(self.view_managers, bool)
             or not 1 <= self.view_managers <= VIEW_MANAGERS_MAX
         ):
             raise InterfaceError(
-                f"view_managers must be a whole number from 1 to {VIEW_MANAGERS_MAX}, not {self.view_managers!r}"
+                f"view_managers must be a whole number from 1 to {VIEW_MANAGERS_MAX}, not {self.view_managers!r}",
+                hint="leave it out for 1",
             )
         if not isinstance(self.ltms, int) or isinstance(self.ltms, bool) or not 1 <= self.ltms <= LTMS_MAX:
-            raise InterfaceError(f"ltms must be a whole number from 1 to {LTMS_MAX}, not {self.ltms!r}")
+            raise InterfaceError(
+                f"ltms must be a whole number from 1 to {LTMS_MAX}, not {self.ltms!r}", hint="leave it out for 1"
+            )
         milliseconds(self.history)
         size = self.history_bytes
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-            raise InterfaceError(f"history_bytes must be a whole number of at least 0, not {size!r}")
+            raise InterfaceError(
+                f"history_bytes must be a whole number of at least 0, not {size!r}",
+                hint="leave it out for what suits most",
+            )
 
     def kept(self, in_memory: bool) -> History:
         """How much of the log is kept."""
@@ -64,5 +73,5 @@ def usual_ltms() -> int:
     """How many LTMs there are where nobody says."""
     told = os.environ.get(LTMS_VARIABLE, "1")
     if not (told.isascii() and told.isdigit()):
-        raise InterfaceError(f"{LTMS_VARIABLE} must be a whole number, not {told!r}")
+        raise InterfaceError(f"{LTMS_VARIABLE} must be a whole number, not {told!r}", hint="unset it for 1")
     return int(told)

@@ -181,6 +181,10 @@ class Database:
 
         The function may run more than once, so it should have no other effects than its transaction's.
         """
+        if not callable(function):
+            raise InterfaceError(
+                f"run takes a function, not {type(function).__name__}", hint="like db.run(lambda tx: tx.get(...))"
+            )
         if inspect.iscoroutinefunction(function):
             raise InterfaceError(
                 "run takes a plain function", hint="use viewtide.aio.connect() for coroutine functions"
@@ -241,7 +245,7 @@ class Database:
             raise InterfaceError("indexes must be a list", hint=f"like indexes=[{indexes!r}]")
         wanted = [_positions(draft, index) for index in indexes]
         if len(set(wanted)) != len(wanted):
-            raise ProgrammingError(f"table {name!r} has the same index twice")
+            raise ProgrammingError(f"table {name!r} has the same index twice", hint="name each index once")
         with self._changing:
             catalog = self._catalog()
             self._check_free(name)
@@ -261,7 +265,10 @@ class Database:
             before = self._table(table)
             _check_name("column", name)
             if before.position(name) is not None:
-                raise ProgrammingError(f"table {table!r} has a column {name!r} already")
+                raise ProgrammingError(
+                    f"table {table!r} has a column {name!r} already",
+                    hint="choose another name, or drop that column first",
+                )
             added = _column(table, name, type)
             after = replace(before, columns=(*before.columns, added))
 
@@ -282,7 +289,10 @@ class Database:
             before = self._table(table)
             position = _position(before, name)
             if position in before.key:
-                raise ProgrammingError(f"column {name!r} is part of the primary key of table {table!r}")
+                raise ProgrammingError(
+                    f"column {name!r} is part of the primary key of table {table!r}",
+                    hint="make a new table with another key, and move the rows",
+                )
             if any(position in index.columns for index in before.indexes):
                 raise ProgrammingError(
                     f"an index of table {table!r} uses column {name!r}", hint=f"db.drop_index({table!r}, {name!r})"
@@ -311,7 +321,7 @@ class Database:
             positions = _positions(before, columns)
             index = next((index for index in before.indexes if index.columns == positions), None)
             if index is None:
-                raise ProgrammingError(f"table {table!r} has no index on {columns!r}")
+                raise ProgrammingError(f"table {table!r} has no index on {columns!r}", hint=_index_hint(before))
             unique = next((each for each in before.uniques if each.columns == positions), None)
             if unique is not None:
                 raise ProgrammingError(
@@ -362,7 +372,9 @@ class Database:
         mode = refresh_text(refresh)
         _check_deferred(mode, group, backlog_rows, backlog_bytes)
         if layout not in LAYOUTS:
-            raise InterfaceError(f"layout must be 'global' or 'local', not {layout!r}")
+            raise InterfaceError(
+                f"layout must be 'global' or 'local', not {layout!r}", hint="leave it out for 'global'"
+            )
         with self._changing:
             self._node.check_open()
             _check_name("view", name)
@@ -464,7 +476,10 @@ class Database:
             return parse_view(definition, tables)
         if isinstance(definition, Query):
             return definition.bind(tables)
-        raise InterfaceError(f"a view is defined by SQL text or vt.query(...), not {type(definition).__name__}")
+        raise InterfaceError(
+            f"a view is defined by SQL text or vt.query(...), not {type(definition).__name__}",
+            hint='like "SELECT id FROM events"',
+        )
 
     def _sources(self) -> dict[str, Table]:
         """What a query can read: tables, and views as tables."""
@@ -508,7 +523,9 @@ class Database:
             return
         if known is not None:
             names = ", ".join(table.columns[position].name for position in positions)
-            raise ProgrammingError(f"table {table.name!r} has an index on {names} already")
+            raise ProgrammingError(
+                f"table {table.name!r} has an index on {names} already", hint="use that one, or drop it first"
+            )
         self._node.admin.build_index(table.name, positions)
 
     def _users(self, table: str, uses: Callable[[ViewPlan], bool]) -> list[CatalogView]:
@@ -538,7 +555,9 @@ def _output_positions(relation: Relation, key: str | Sequence[str]) -> tuple[int
     wanted = (key,) if isinstance(key, str) else tuple(map(str, key)) if isinstance(key, Iterable) else ()
     outputs = [output.name for output in relation.fields]
     if not wanted or len(set(wanted)) != len(wanted):
-        raise InterfaceError("the key of a view names one or more of its outputs, each once")
+        raise InterfaceError(
+            "the key of a view names one or more of its outputs, each once", hint='like key=["product"]'
+        )
     for name in wanted:
         if name not in outputs:
             raise ProgrammingError(f"the view has no output {name!r} to be its key", hint=nearest(str(name), outputs))
@@ -547,10 +566,13 @@ def _output_positions(relation: Relation, key: str | Sequence[str]) -> tuple[int
 
 def _check_deferred(refresh: str, group: object, backlog_rows: object, backlog_bytes: object) -> None:
     if not isinstance(group, str):
-        raise InterfaceError(f"group must be a name, not {group!r}")
+        raise InterfaceError(f"group must be a name, not {group!r}", hint="give its name as text, or leave it out")
     for name, limit in (("backlog_rows", backlog_rows), ("backlog_bytes", backlog_bytes)):
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-            raise InterfaceError(f"{name} must be a whole number of at least 0, not {limit!r}")
+            raise InterfaceError(
+                f"{name} must be a whole number of at least 0, not {limit!r}",
+                hint="leave it out for a limit that suits most",
+            )
     if refresh == SYNC and (group or backlog_rows or backlog_bytes):
         raise InterfaceError(
             "group and backlog limits are for deferred views", hint="leave them out, or give refresh='500ms'"
@@ -563,7 +585,9 @@ def _check_name(what: str, name: object) -> None:
     except UnicodeEncodeError:
         bytes_count = 0
     if not 0 < bytes_count <= _NAME_BYTES_MAX:
-        raise InterfaceError(f"a {what} name must be text of 1 to {_NAME_BYTES_MAX} bytes, not {name!r}")
+        raise InterfaceError(
+            f"a {what} name must be text of 1 to {_NAME_BYTES_MAX} bytes, not {name!r}", hint="choose another name"
+        )
     if is_hidden(str(name)):
         raise InterfaceError(f"{name!r}: names that begin with ~ are the engine's own", hint="choose another name")
 
@@ -581,11 +605,19 @@ def _column(table: str, name: str, spec: object) -> Column:
 def _positions(table: Table, columns: str | Sequence[str]) -> tuple[int, ...]:
     names = (columns,) if isinstance(columns, str) else tuple(columns) if isinstance(columns, Iterable) else ()
     if not names:
-        raise InterfaceError("a key or index needs at least one column")
+        raise InterfaceError(
+            "a key or index needs at least one column", hint='name a column, as "id", or several, as ["a", "b"]'
+        )
     positions = tuple(_position(table, name) for name in names)
     if len(set(positions)) != len(positions):
-        raise ProgrammingError(f"a column stands twice in {names!r}")
+        raise ProgrammingError(f"a column stands twice in {names!r}", hint="name each column once")
     return positions
+
+
+def _index_hint(table: Table) -> str:
+    """The indexes that there are."""
+    known = [", ".join(table.columns[position].name for position in index.columns) for index in table.indexes]
+    return f"it has indexes on {' and on '.join(known)}" if known else "it has none"
 
 
 def _position(table: Table, name: str) -> int:

@@ -121,9 +121,11 @@ def _check_readable(path: Path) -> None:
     try:
         there = _status(path)
     except OSError as error:
-        raise OperationalError(f"{path} cannot be read: {error.strerror}") from error
+        raise OperationalError(
+            f"{path} cannot be read: {error.strerror}", hint="check its name and its permissions"
+        ) from error
     if there is None:
-        raise OperationalError(f"there is no file {path}")
+        raise OperationalError(f"there is no file {path}", hint="check its name")
     if stat.S_ISDIR(there.st_mode):
         raise OperationalError(f"{path} is a directory", hint="name the files in it")
 
@@ -191,7 +193,7 @@ def _json_objects(source: Source) -> Iterator[tuple[int, dict[str, object]]]:
             except UnicodeDecodeError as error:
                 raise not_utf8(where, error) from None
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}: no JSON: {error}") from None
+                raise DataError(f"{where}: no JSON: {error}", hint='each line is one object, as {"id": 1}') from None
             if not isinstance(found, dict):
                 raise DataError(f"{where}: not an object", hint='like {"id": 1, "name": "ann"}')
             yield number, found
@@ -221,7 +223,9 @@ def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise OperationalError(f"{path} cannot be read: {error.strerror}") from error
+        raise OperationalError(
+            f"{path} cannot be read: {error.strerror}", hint="check its name and its permissions"
+        ) from error
 
 
 # -- the columns of a new table
@@ -326,7 +330,10 @@ def write_file(
             return _write_directly(path, kind, names, types, pages, standard_output)
         return _replace(path, there, kind, names, types, pages)
     except OSError as error:
-        raise OperationalError(f"{shown} cannot be written: {error.strerror or error}") from error
+        raise OperationalError(
+            f"{shown} cannot be written: {error.strerror or error}",
+            hint="check the directory, its permissions and the free space",
+        ) from error
 
 
 def is_standard_output(path: Path) -> bool:

@@ -90,9 +90,12 @@ def levels_of(at_least: object = None, latest: object = False, max_lag: object =
     if at_least is None and latest is False and max_lag is None:
         return ANY_AGE
     if at_least is not None and not isinstance(at_least, Token):
-        raise InterfaceError(f"at_least takes the token of a transaction, not {type(at_least).__name__}")
+        raise InterfaceError(
+            f"at_least takes the token of a transaction, not {type(at_least).__name__}",
+            hint="give tx.token, or the token that a call of the database returned",
+        )
     if not isinstance(latest, bool):
-        raise InterfaceError(f"latest is True or False, not {latest!r}")
+        raise InterfaceError(f"latest is True or False, not {latest!r}", hint="write latest=True, or leave it out")
     return Levels(
         0 if at_least is None else at_least.commit_ts, latest, None if max_lag is None else milliseconds(max_lag)
     )

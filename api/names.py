@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Names that a hint has at most.
+SHOWN_MAX = 8
+
 
 def close_to(name: object, known: Iterable[str]) -> str:
     """A hint: the known name that is most like `name`; empty if none is."""
@@ -13,11 +16,12 @@ def close_to(name: object, known: Iterable[str]) -> str:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint: the known name that is most like `name`, or all of them if there are few."""
+    """A hint: the known name that is most like `name`, or all of them if there are few, or some."""
     names = list(known)
     hint = close_to(name, names)
     if hint:
         return hint
-    if names and len(names) <= 8:
-        return f"there are {', '.join(map(repr, names))}"
-    return ""
+    if not names:
+        return "there are none"
+    shown = ", ".join(map(repr, names[:SHOWN_MAX]))
+    return f"there are {shown}" if len(names) <= SHOWN_MAX else f"there are {len(names)}, as {shown}"

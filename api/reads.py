@@ -773,7 +773,9 @@ def one_key(key: object, columns: Mapping[str, object]) -> object:
     """The key that a caller gave by position or by keyword arguments."""
     if columns:
         if key is not NO_KEY:
-            raise InterfaceError("give the key either by position or by name, not both")
+            raise InterfaceError(
+                "give the key either by position or by name, not both", hint="like get(1) or get(id=1)"
+            )
         return columns
     if key is NO_KEY:
         raise InterfaceError("which row? the key is missing", hint="give it by position, or its columns by name")
@@ -791,7 +793,9 @@ def _bounds(rows: TableRows, start: object, stop: object) -> tuple[bytes, bytes]
 
 def _check_limit(limit: int | None) -> None:
     if limit is not None and (not isinstance(limit, int) or limit < 0):
-        raise InterfaceError(f"limit must be a whole number of at least 0, not {limit!r}")
+        raise InterfaceError(
+            f"limit must be a whole number of at least 0, not {limit!r}", hint="leave it out for all rows"
+        )
 
 
 def _equal(value: object, wanted: object) -> bool:

@@ -118,7 +118,7 @@ def to_wire(value: object, level: int = 0) -> object:
     if kind in _PLAIN:
         return value
     if level > LEVELS_MAX:
-        raise InterfaceError("a value is nested too deeply to be sent")
+        raise InterfaceError("a value is nested too deeply to be sent", hint="give it as text, or in parts")
     if kind in _ARRAYS:
         return (_ARRAYS[kind], *[to_wire(item, level + 1) for item in cast("Sequence[object]", value)])
     if kind is datetime.datetime:

@@ -61,9 +61,9 @@ def database_calls(db: Database, shared: SharedReads) -> dict[str, Call]:
         "explain_view": db.explain_view,
         "sql": db.sql,
         "view": lambda name: db.view(name).name,
-        "view.get": lambda name, *args, **kwargs: db.view(name).get(*args, **kwargs),
-        "view.scan": lambda name, *args, **kwargs: db.view(name).scan(*args, **kwargs),
-        "view.rows": lambda name, **kwargs: db.view(name).rows(**kwargs),
+        "view.get": lambda name, /, *args, **kwargs: db.view(name).get(*args, **kwargs),
+        "view.scan": lambda name, /, *args, **kwargs: db.view(name).scan(*args, **kwargs),
+        "view.rows": lambda name, /, **kwargs: db.view(name).rows(**kwargs),
         "view.status": lambda name: db.view(name).status(),
         "view.explain": lambda name: db.view(name).explain(),
         "view.refresh": lambda name, evaluator=None: db.view(name).refresh(evaluator),
@@ -105,7 +105,7 @@ def called(call: Call, args: tuple[object, ...], kwargs: Mapping[str, object]) -
         return call(*args, **kwargs)
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-            raise InterfaceError(f"wrong arguments: {error}") from None
+            raise InterfaceError(f"wrong arguments: {error}", hint="call it as its help() says") from None
         raise
 
 
@@ -191,16 +191,16 @@ def session_call(held: object, what: str) -> Call:
 _OF_READS: dict[str, Call] = {
     "open": lambda reads: None,
     "begin": lambda reads: reads._begin(),
-    "get": lambda reads, *args, **kwargs: reads.get(*args, **kwargs),
-    "get_many": lambda reads, *args, **kwargs: Rows(reads.get_many(*args, **kwargs)),
-    "find": lambda reads, *args, **kwargs: reads.find(*args, **kwargs),
-    "scan": lambda reads, *args, **kwargs: reads.scan(*args, **kwargs),
-    "join": lambda reads, *args, **kwargs: reads.join(*args, **kwargs),
-    "sql": lambda reads, *args, **kwargs: reads.sql(*args, **kwargs),
+    "get": lambda reads, /, *args, **kwargs: reads.get(*args, **kwargs),
+    "get_many": lambda reads, /, *args, **kwargs: Rows(reads.get_many(*args, **kwargs)),
+    "find": lambda reads, /, *args, **kwargs: reads.find(*args, **kwargs),
+    "scan": lambda reads, /, *args, **kwargs: reads.scan(*args, **kwargs),
+    "join": lambda reads, /, *args, **kwargs: reads.join(*args, **kwargs),
+    "sql": lambda reads, /, *args, **kwargs: reads.sql(*args, **kwargs),
     "view": lambda reads, name: reads.view(name).name,
-    "view.get": lambda reads, name, *args, **kwargs: reads.view(name).get(*args, **kwargs),
-    "view.scan": lambda reads, name, *args, **kwargs: reads.view(name).scan(*args, **kwargs),
-    "view.rows": lambda reads, name, **kwargs: reads.view(name).rows(**kwargs),
+    "view.get": lambda reads, name, /, *args, **kwargs: reads.view(name).get(*args, **kwargs),
+    "view.scan": lambda reads, name, /, *args, **kwargs: reads.view(name).scan(*args, **kwargs),
+    "view.rows": lambda reads, name, /, **kwargs: reads.view(name).rows(**kwargs),
 }
 #: Short ones, that run in the loop.
 SHORT = frozenset({"open", "begin", "get", "write", "update", "delete", "view", "state", "place"})
@@ -246,7 +246,7 @@ _OPERATIONS: dict[type, dict[str, Call]] = {
         **_OF_READS,
         "write": lambda tx: None,
         "update": lambda tx, *args: tx.update(*args),
-        "delete": lambda tx, *args, **kwargs: tx.delete(*args, **kwargs),
+        "delete": lambda tx, /, *args, **kwargs: tx.delete(*args, **kwargs),
     },
     Snapshot: _OF_READS,
     Shell: {"execute": _execute, "state": lambda shell: (shell.in_transaction, shell.failed)},

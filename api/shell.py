@@ -141,7 +141,9 @@ class Shell:
         rollback = parse("ROLLBACK")
         result = self._session.execute(rollback.statements[0], rollback.text)
         if isinstance(statement, Commit):
-            raise ProgrammingError("the transaction had failed, so it was rolled back, not committed")
+            raise ProgrammingError(
+                "the transaction had failed, so it was rolled back, not committed", hint="run all its statements again"
+            )
         return result
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ _READS = (Select, Explain, ExplainView)
 def parse(text: str) -> Script:
     """The statements of a text."""
     if not isinstance(text, str):
-        raise InterfaceError(f"SQL is text, not {type(text).__name__}")
+        raise InterfaceError(f"SQL is text, not {type(text).__name__}", hint='like "SELECT 1"')
     return _remembered(text) if len(text) <= SCRIPT_CHARACTERS_REMEMBERED else _parse(text)
 
 
@@ -316,7 +316,9 @@ class Session:
 
     def _run(self, statement: Statement) -> Result:
         if isinstance(statement, Savepoint):
-            raise NotSupportedError(f"savepoints: not supported{_where(statement)}")
+            raise NotSupportedError(
+                f"savepoints: not supported{_where(statement)}", hint="use one transaction for each part"
+            )
         if isinstance(statement, Begin):
             if self._tx is not None:
                 raise ProgrammingError("there is already a transaction in progress", hint="COMMIT; or ROLLBACK; first")
@@ -340,7 +342,9 @@ class Session:
             return Written(0)
         if failed:
             tx.rollback()
-            raise ProgrammingError("the transaction had failed, so it was rolled back, not committed")
+            raise ProgrammingError(
+                "the transaction had failed, so it was rolled back, not committed", hint="run all its statements again"
+            )
         return Written(0, tx.commit().commit_ts)
 
 

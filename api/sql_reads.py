@@ -277,7 +277,8 @@ def started(relation: Relation, start: Mapping[str, object], tables: Mapping[str
     named = {alias for alias, _, _ in parts.values()}
     if len(named) != 1 or not named <= set(aliases):
         raise ProgrammingError(
-            f"start must name columns of one table of the join as 'alias.column'; aliases are {', '.join(aliases)}"
+            f"start must name columns of one table of the join as 'alias.column'; aliases are {', '.join(aliases)}",
+            hint='like {"alias.column": value}',
         )
     alias = named.pop()
     scan = next(scan for scan in found if scan.alias == alias)

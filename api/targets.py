@@ -19,7 +19,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)")
 def name_of(target: object) -> str:
     name = os.fspath(target) if isinstance(target, str | os.PathLike) else ""
     if not isinstance(name, str) or not name or "\0" in name:
-        raise InterfaceError(f"connect takes a directory, 'memory:' or an address, not {target!r}")
+        raise InterfaceError(
+            f"connect takes a directory, 'memory:' or an address, not {target!r}", hint=f"like {MEMORY!r} or 'data/'"
+        )
     if name == ":memory:":
         raise InterfaceError("':memory:' is SQLite's word", hint=f"use {MEMORY!r} for a private database in memory")
     return name

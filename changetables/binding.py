@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from . import coercion
 from .algebra import Field, Filter, Group, Join, Output, Project, Relation, Scan
-from .errors import Error, ProgrammingError, UnsupportedView
+from .errors import JSON_HINT, SYNTAX_HINT, UNSUPPORTED_HINT, Error, ProgrammingError, UnsupportedView
 from .expressions import Aggregate, Call, ColumnRef, Expression, Literal
 from .functions import NEVER_NULL, STRICT_OPERATORS
 from .schema import Table
@@ -57,7 +57,8 @@ class Text:
         line = bisect_right(self.line_starts, offset)
         return line, offset - self.line_starts[line - 1] + 1
 
-    def wrong(self, message: str, place: Place | None, hint: str = "") -> ProgrammingError:
+    def wrong(self, message: str, place: Place | None, hint: str = SYNTAX_HINT) -> ProgrammingError:
+        """Without a hint of its own it is an error of syntax."""
         return ProgrammingError(f"{message}{self.where(place)}", hint=hint)
 
     def where(self, place: Place | None) -> str:
@@ -65,7 +66,9 @@ class Text:
         return f"{position} of {self.label}" if self.label else position
 
     def unsupported(self, reason: str, place: Place | None, hint: str = "") -> UnsupportedView:
-        return UnsupportedView(f"{reason} in {self.label}" if self.label else reason, place=place, hint=hint)
+        return UnsupportedView(
+            f"{reason} in {self.label}" if self.label else reason, place=place, hint=hint or UNSUPPORTED_HINT
+        )
 
     def placed(self, error: Error, place: Place | None) -> Error:
         """The same error, with the place that the rules of typing do not know."""
@@ -80,7 +83,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    return f"known: {', '.join(names[:20])}" if names else ""
+    return f"known: {', '.join(names[:20])}" if names else "there are none"
 
 
 # --- expressions ---
@@ -342,9 +345,13 @@ class Groups:
 
     def add_key(self, key: Expression, place: Place | None) -> None:
         if any(reference.source == AGGREGATE_SOURCE for reference in references(key)):
-            raise self.source.wrong("aggregate functions are not allowed in GROUP BY", place)
+            raise self.source.wrong(
+                "aggregate functions are not allowed in GROUP BY",
+                place,
+                hint="group by a column or an expression over columns",
+            )
         if key.type.kind == "json":
-            raise self.source.unsupported("comparison and grouping of json values", place)
+            raise self.source.unsupported("comparison and grouping of json values", place, hint=JSON_HINT)
         keys = self.keys = self.keys or []
         if find(key, keys) is None:
             keys.append(key)

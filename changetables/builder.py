@@ -168,19 +168,25 @@ def _selected(
 def _aggregate(kind: str, expression: str, distinct: bool = False) -> AggregateCall:
     _require_text(f"{kind}()", expression)
     if not isinstance(distinct, bool):
-        raise InterfaceError(f"{kind}(): distinct must be True or False, not {distinct!r}")
+        raise InterfaceError(
+            f"{kind}(): distinct must be True or False, not {distinct!r}", hint="leave it out, or write distinct=True"
+        )
     return AggregateCall(kind, expression, distinct)
 
 
 def _require_text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise InterfaceError(f"{what} must be a text that is not empty, not {value!r}")
+        raise InterfaceError(
+            f"{what} must be a text that is not empty, not {value!r}", hint='write an expression of SQL, as "e.cost"'
+        )
 
 
 def _require_each(what: str, values: Sequence[object], type_: type) -> None:
     for value in values:
         if not isinstance(value, type_):
-            raise InterfaceError(f"{what} must be {type_.__name__} objects, not {value!r}")
+            raise InterfaceError(
+                f"{what} must be {type_.__name__} objects, not {value!r}", hint=f"make them with vt.{type_.__name__}"
+            )
 
 
 def _listed(what: str, values: Sequence[str] | Sequence[JoinEdge]) -> tuple[str, ...]:

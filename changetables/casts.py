@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from . import literals, numbers
-from .errors import DataError
+from .errors import INFINITE_HINT, INTEGER_HINT, DataError, input_hint
 from .moments import date_text, timestamp_text, timestamptz_text
 from .types import INT_MAX, INT_MIN, NAN, Type, Value
 
@@ -102,30 +102,32 @@ _TEXT_FORMS: dict[str, Callable[..., str]] = {
 
 
 def _invalid(kind: str, text: str) -> DataError:
-    return DataError(f'invalid input syntax for type {kind}: "{text}"')
+    return DataError(f'invalid input syntax for type {kind}: "{text}"', hint=input_hint(kind))
 
 
 def _float_out_of_range(text: str) -> DataError:
-    return DataError(f'"{text[:40]}" is out of range for type double precision')
+    return DataError(
+        f'"{text[:40]}" is out of range for type double precision', hint="use numeric, which has more digits"
+    )
 
 
 def _checked_int(value: int) -> int:
     if INT_MIN <= value <= INT_MAX:
         return value
-    raise DataError("integer out of range", hint="integers have 64 bits; use numeric")
+    raise DataError("integer out of range", hint=INTEGER_HINT)
 
 
 def float_to_int(value: float) -> int:
     """Halves go to the even neighbour, as in PostgreSQL for double precision."""
     if value != value or value in _INFINITIES:
-        raise DataError(f"cannot convert {float_text(value)} to an integer")
+        raise DataError(f"cannot convert {float_text(value)} to an integer", hint=INFINITE_HINT)
     return _checked_int(round(value))
 
 
 def decimal_to_int(value: Decimal) -> int:
     """Halves go away from zero, as in PostgreSQL for numeric."""
     if not value.is_finite():
-        raise DataError(f"cannot convert {value} to an integer")
+        raise DataError(f"cannot convert {value} to an integer", hint=INFINITE_HINT)
     return _checked_int(int(numbers.decimal_round(value, 0)))
 
 
@@ -180,11 +182,11 @@ def text_to_decimal(text: str) -> Decimal:
     if match is None:
         raise _invalid("numeric", text)
     if len((match[2] or "").lstrip("0")) > EXPONENT_DIGITS_MAX:
-        raise DataError(f"value overflows numeric format: {text[:40]}")
+        raise DataError(f"value overflows numeric format: {text[:40]}", hint=numbers.NUMERIC_HINT)
     value = Decimal(text.strip(_SPACE))
     exponent = value.as_tuple().exponent
     if isinstance(exponent, int) and -exponent > numbers.SCALE_DIGITS_MAX:
-        raise DataError(f"value overflows numeric format: {text[:40]}")
+        raise DataError(f"value overflows numeric format: {text[:40]}", hint=numbers.NUMERIC_HINT)
     return numbers.decimal_value(value)
 
 

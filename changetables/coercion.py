@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from . import signatures
-from .errors import ProgrammingError, UnsupportedView
+from .errors import JSON_HINT, SYNTAX_HINT, ProgrammingError, UnsupportedView
 from .expressions import Aggregate, Call, Expression, Literal
 from .literals import decimal_of_digits, fit, is_number, read_interval, sql_name, value_of_text
 from .types import BOOL, DATE, DECIMAL, FLOAT, INT, INT_MAX, INT_MIN, STR, TIMESTAMP, TIMESTAMPTZ, Type
@@ -46,7 +46,7 @@ _CAST_HINT = "add an explicit CAST"
 def number(digits: str) -> Literal:
     """A numeric literal, with its sign: an integer if it is written as one and fits 64 bits, else a decimal."""
     if not is_number(digits):
-        raise ProgrammingError(f'syntax error at or near "{digits}"')
+        raise ProgrammingError(f'syntax error at or near "{digits}"', hint=SYNTAX_HINT)
     exact = decimal_of_digits(digits)
     if digits.lstrip("-").isdigit() and INT_MIN <= exact <= INT_MAX:
         return Literal(int(exact), INT)
@@ -251,7 +251,7 @@ def _without_blanks(expressions: Sequence[Expression]) -> Sequence[Expression]:
 
 def require_equality(type_: Type) -> None:
     if type_.kind == "json":
-        raise UnsupportedView("comparison and grouping of json values")
+        raise UnsupportedView("comparison and grouping of json values", hint=JSON_HINT)
 
 
 def comparison(op: str, left: Expression, right: Expression) -> Expression:
@@ -293,7 +293,10 @@ def condition(expression: Expression, clause: str) -> Expression:
     if expression.type == UNKNOWN:
         return settled(expression, BOOL)
     if expression.type.kind != "bool":
-        raise ProgrammingError(f"argument of {clause} must be type boolean, not type {sql_name(expression.type)}")
+        raise ProgrammingError(
+            f"argument of {clause} must be type boolean, not type {sql_name(expression.type)}",
+            hint="compare it with something, as x <> 0",
+        )
     return expression
 
 
@@ -376,12 +379,18 @@ def cast(expression: Expression, target: Type) -> Expression:
         return Call("cast", (expression,), target) if changed else expression
     if target.kind not in _CASTS_BY_SOURCE.get(source, ()):
         if "json" in (source, target.kind):
-            hint = "store the parts that a view needs as columns"
-            raise UnsupportedView(f"cast from {sql_name(expression.type)} to {sql_name(target)}", hint=hint)
+            raise UnsupportedView(f"cast from {sql_name(expression.type)} to {sql_name(target)}", hint=JSON_HINT)
         if INTERVAL.kind == source:
             raise _interval_refused()
-        raise ProgrammingError(f"cannot cast type {sql_name(expression.type)} to {sql_name(target)}")
+        raise ProgrammingError(
+            f"cannot cast type {sql_name(expression.type)} to {sql_name(target)}", hint=_cast_hint(expression.type)
+        )
     return Call("cast", (expression,), target)
+
+
+def _cast_hint(source: Type) -> str:
+    targets = [sql_name(Type(kind)) for kind in _CASTS_BY_SOURCE.get(source.kind, ())]
+    return f"it can be cast to {', '.join(targets)}" if targets else _CAST_HINT
 
 
 def at_time_zone(moment: Expression, zone: Expression) -> Expression:

@@ -98,3 +98,38 @@ class UnsupportedView(NotSupportedError):
         super().__init__(f"not supported: {reason}{where}", hint=hint)
         self.reason = reason
         self.place = place
+
+
+# --- what to do about errors that are made in several places ---
+
+SYNTAX_HINT = "look at what stands before it, too; docs/sql.md has every statement"
+UNSUPPORTED_HINT = "docs/sql.md says what there is"
+DIVISION_HINT = "divide by NULLIF(divisor, 0) for NULL, or leave such rows out"
+INTEGER_HINT = "integers have 64 bits; use numeric for larger ones"
+OVERFLOW_HINT = "the result is above the largest float"
+UNDERFLOW_HINT = "the result is nearer to zero than the smallest float"
+ROOT_HINT = "leave negative numbers out, or use ABS()"
+LOGARITHM_HINT = "leave such rows out: only numbers above zero have a logarithm"
+POWER_HINT = "leave such rows out, or use another exponent"
+FIELD_HINT = "declare the type with more digits before the point, or give a smaller value"
+INFINITE_HINT = "leave NaN and infinities out, or keep the type"
+CHARACTER_HINT = "characters have the codes 1 to 55295 and 57344 to 1114111"
+SUBSTRING_HINT = "use GREATEST(length, 0)"
+JSON_HINT = "store the parts that a view needs as columns"
+UNIT_HINT = "units are year, quarter, month, week, day, hour, minute, second and their like"
+
+#: By the name that a message gives to a type: how its values are written.
+_INPUT_HINTS = {
+    "integer": "write digits only, as -12",
+    "bigint": "write digits only, as -12",
+    "numeric": "write a number, as -1.5",
+    "double precision": "write a number, as -1.5e3",
+    "boolean": "write true or false",
+    "json": 'write names and texts in double quotes, as {"a": [1, null]}',
+    "interval": "write numbers with units, as '1 month 2 days 03:04:05'",
+}
+
+
+def input_hint(type_name: str) -> str:
+    """How a text of this type is written."""
+    return _INPUT_HINTS.get(type_name, f"write a value of type {type_name}")

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from . import evaluate_functions as oracle
-from .errors import DataError, InternalError
+from .errors import DIVISION_HINT, INFINITE_HINT, INTEGER_HINT, OVERFLOW_HINT, UNDERFLOW_HINT, DataError, InternalError
 from .expressions import Call, ColumnRef, Expression, Literal
 from .literals import EXACT, decimal_of_digits, fit, float_in_range, value_of_text
 from .numbers import DECIMAL_NAN, decimal_div, decimal_value
@@ -187,7 +187,7 @@ def _arithmetic(call: Call, left: Value, right: Value) -> Value:
 
 def _int_arithmetic(op: str, left: int, right: int) -> int:
     if op in "/%" and right == 0:
-        raise DataError("division by zero")
+        raise DataError("division by zero", hint=DIVISION_HINT)
     if op == "+":
         return _in_range(left + right)
     if op == "-":
@@ -200,7 +200,7 @@ def _int_arithmetic(op: str, left: int, right: int) -> int:
 
 def _in_range(value: int) -> int:
     if not INT_MIN <= value <= INT_MAX:
-        raise DataError("integer out of range")
+        raise DataError("integer out of range", hint=INTEGER_HINT)
     return value
 
 
@@ -222,7 +222,7 @@ def _decimal_arithmetic(op: str, left: Decimal, right: Decimal) -> Decimal:
 
 def _decimal_remainder(left: Decimal, right: Decimal) -> Decimal:
     if not right:
-        raise DataError("division by zero")
+        raise DataError("division by zero", hint=DIVISION_HINT)
     if left.is_infinite():
         return DECIMAL_NAN
     return left if right.is_infinite() else decimal_value(EXACT.remainder(left, right))
@@ -230,7 +230,7 @@ def _decimal_remainder(left: Decimal, right: Decimal) -> Decimal:
 
 def _float_arithmetic(op: str, left: float, right: float) -> float:
     if op == "/" and right == 0 and not math.isnan(left):
-        raise DataError("division by zero")
+        raise DataError("division by zero", hint=DIVISION_HINT)
     if op == "+":
         result = left + right
     elif op == "-":
@@ -240,10 +240,10 @@ def _float_arithmetic(op: str, left: float, right: float) -> float:
     else:
         result = NAN if right == 0 else left / right
     if math.isinf(result) and math.isfinite(left) and math.isfinite(right):
-        raise DataError("value out of range: overflow")
+        raise DataError("value out of range: overflow", hint=OVERFLOW_HINT)
     vanished = (op == "*" and left and right) or (op == "/" and left and math.isfinite(right))
     if result == 0 and vanished:
-        raise DataError("value out of range: underflow")
+        raise DataError("value out of range: underflow", hint=UNDERFLOW_HINT)
     return result
 
 
@@ -309,7 +309,10 @@ def _matches(text: str, items: Sequence[tuple[str, str]]) -> bool:
         if kind == "\\":
             start = before if after_percent else reachable
             if any(len(text) - position >= max(skipped if after_percent else 0, 1) for position in start):
-                raise DataError("LIKE pattern must not end with escape character")
+                raise DataError(
+                    "LIKE pattern must not end with escape character",
+                    hint="write the escape character twice to find it",
+                )
             return False
         if kind == "%":
             if not after_percent:
@@ -358,7 +361,7 @@ def _as_int(value: Value) -> int:
     """A float goes to the nearest integer, halves to the even one; a decimal's halves go away from zero."""
     if isinstance(value, float | Decimal) and not math.isfinite(value):
         special = "NaN" if is_nan(value) else "Infinity" if value > 0 else "-Infinity"
-        raise DataError(f"cannot convert {special} to integer")
+        raise DataError(f"cannot convert {special} to integer", hint=INFINITE_HINT)
     if isinstance(value, float):
         return _in_range(round(value))
     if isinstance(value, Decimal):

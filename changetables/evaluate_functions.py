@@ -15,7 +15,20 @@ from decimal import Decimal
 from fractions import Fraction
 
 from . import mathematics
-from .errors import DataError, InternalError
+from .errors import (
+    CHARACTER_HINT,
+    DIVISION_HINT,
+    INTEGER_HINT,
+    LOGARITHM_HINT,
+    OVERFLOW_HINT,
+    POWER_HINT,
+    ROOT_HINT,
+    SUBSTRING_HINT,
+    UNDERFLOW_HINT,
+    UNIT_HINT,
+    DataError,
+    InternalError,
+)
 from .literals import EXACT
 from .numbers import DECIMAL_NAN, decimal_div, decimal_value
 from .texts import RESULT_CHARACTERS_MAX
@@ -75,15 +88,15 @@ def _by_type(for_float: Callable[..., float], for_decimal: Callable[..., Decimal
 
 def _finite(result: float) -> float:
     if math.isinf(result):
-        raise DataError("value out of range: overflow")
+        raise DataError("value out of range: overflow", hint=OVERFLOW_HINT)
     if result == 0:
-        raise DataError("value out of range: underflow")
+        raise DataError("value out of range: underflow", hint=UNDERFLOW_HINT)
     return result
 
 
 def _float_sqrt(value: float) -> float:
     if value < 0:
-        raise DataError("cannot take square root of a negative number")
+        raise DataError("cannot take square root of a negative number", hint=ROOT_HINT)
     return value**0.5 if math.isfinite(value) and value else value
 
 
@@ -93,15 +106,15 @@ def _float_exp(value: float) -> float:
     try:
         return _finite(math.exp(value))
     except OverflowError:
-        raise DataError("value out of range: overflow") from None
+        raise DataError("value out of range: overflow", hint=OVERFLOW_HINT) from None
 
 
 def _logarithm(of: Callable[[float], float]) -> Callable[[float], float]:
     def logarithm(value: float) -> float:
         if value < 0:
-            raise DataError("cannot take logarithm of a negative number")
+            raise DataError("cannot take logarithm of a negative number", hint=LOGARITHM_HINT)
         if value == 0:
-            raise DataError("cannot take logarithm of zero")
+            raise DataError("cannot take logarithm of zero", hint=LOGARITHM_HINT)
         return of(value) if math.isfinite(value) else value
 
     return logarithm
@@ -114,16 +127,16 @@ def _float_power(base: float, exponent: float) -> float:
         return math.nan
     if base == 0:
         if exponent < 0:
-            raise DataError("zero raised to a negative power is undefined")
+            raise DataError("zero raised to a negative power is undefined", hint=POWER_HINT)
         return math.pow(base, exponent)
     if base < 0 and math.isfinite(exponent) and exponent % 1:
-        raise DataError("a negative number raised to a non-integer power yields a complex result")
+        raise DataError("a negative number raised to a non-integer power yields a complex result", hint=POWER_HINT)
     if math.isinf(base) or math.isinf(exponent):
         return math.pow(base, exponent)
     try:
         return _finite(math.pow(base, exponent))
     except OverflowError:
-        raise DataError("value out of range: overflow") from None
+        raise DataError("value out of range: overflow", hint=OVERFLOW_HINT) from None
 
 
 sqrt = _by_type(_float_sqrt, mathematics.decimal_sqrt)
@@ -138,7 +151,7 @@ def div(left: Decimal, right: Decimal) -> Decimal:
     if not (left.is_finite() and right.is_finite()):
         return decimal_div(left, right)
     if right == 0:
-        raise DataError("division by zero")
+        raise DataError("division by zero", hint=DIVISION_HINT)
     quotient = abs(Fraction(left)) // abs(Fraction(right))
     return decimal_value(Decimal(quotient if (left < 0) == (right < 0) else -quotient))
 
@@ -182,7 +195,7 @@ def _with_scale(value: Decimal, *like: Decimal) -> Decimal:
 
 def _in_range(value: int) -> int:
     if not INT_MIN <= value <= INT_MAX:
-        raise DataError("integer out of range")
+        raise DataError("integer out of range", hint=INTEGER_HINT)
     return value
 
 
@@ -191,7 +204,7 @@ def _in_range(value: int) -> int:
 
 def _limited(characters: int) -> None:
     if characters > RESULT_CHARACTERS_MAX:
-        raise DataError("requested length too large")
+        raise DataError("requested length too large", hint="make the text shorter")
 
 
 def lower(text: str) -> str:
@@ -252,7 +265,7 @@ def concat_ws(separator: str | None, *parts: str | None) -> str | None:
 
 def substring(text: str | bytes, start: int, length: int | None = None) -> str | bytes:
     if length is not None and length < 0:
-        raise DataError("negative substring length not allowed")
+        raise DataError("negative substring length not allowed", hint=SUBSTRING_HINT)
     positions = [
         position for position in range(1, len(text) + 1)
         if position >= start and (length is None or position < start + length)
@@ -340,7 +353,7 @@ def reverse(text: str) -> str:
 
 def split_part(text: str, delimiter: str, index: int) -> str:
     if index == 0:
-        raise DataError("field position must not be zero")
+        raise DataError("field position must not be zero", hint="fields count from 1, and from -1 at the end")
     parts, rest = [], text
     while delimiter and delimiter in rest:
         part, _, rest = rest.partition(delimiter)
@@ -360,18 +373,18 @@ def ascii_code(text: str) -> int:
 
 def chr_of(code: int) -> str:
     if code == 0:
-        raise DataError("null character not permitted")
+        raise DataError("null character not permitted", hint=CHARACTER_HINT)
     try:
         letter = chr(code)
         letter.encode()
     except (ValueError, OverflowError):
-        raise DataError("requested character not valid for encoding") from None
+        raise DataError("requested character not valid for encoding", hint=CHARACTER_HINT) from None
     return letter
 
 
 def like_escape(pattern: str, escape: str) -> str:
     if len(escape) > 1:
-        raise DataError("invalid escape string")
+        raise DataError("invalid escape string", hint="the escape is one character, or empty")
     if escape == "":
         return pattern.replace("\\", "\\\\")
     result, position = "", 0
@@ -391,7 +404,7 @@ def like_escape(pattern: str, escape: str) -> str:
 
 
 def _moment_error(kind: str) -> DataError:
-    return DataError(f"{kind} out of range")
+    return DataError(f"{kind} out of range", hint="years go from 1 to 9999")
 
 
 def add_days(date: datetime.date, days: int) -> datetime.date:
@@ -440,7 +453,10 @@ def _exists(year: int, month: int, day: int) -> bool:
 
 def make_date(year: int, month: int, day: int) -> datetime.date:
     if not (1 <= year <= 9999 and 1 <= month <= 12 and 1 <= day <= 31 and _exists(year, month, day)):
-        raise DataError("date field value out of range")
+        raise DataError(
+            "date field value out of range",
+            hint="months go from 1 to 12, days to the end of the month, years from 1 to 9999",
+        )
     return datetime.date(year, month, day)
 
 
@@ -469,7 +485,7 @@ _ZONE = ("timezone", "timezone_hour", "timezone_minute")
 def _field(field: str) -> str:
     name = _KNOWN.get(field.lower())
     if name is None:
-        raise DataError(f'unit "{field.lower()}" not recognized')
+        raise DataError(f'unit "{field.lower()}" not recognized', hint=UNIT_HINT)
     return name
 
 
@@ -491,7 +507,7 @@ def date_trunc(moment: datetime.datetime, field: str) -> datetime.datetime:
     if name == "millisecond":
         return moment - datetime.timedelta(microseconds=moment.microsecond % 1000)
     if name not in _UNITS:
-        raise DataError(f'unit "{field.lower()}" not supported for type timestamp')
+        raise DataError(f'unit "{field.lower()}" not supported for type timestamp', hint=UNIT_HINT)
     kept = _UNITS.index(name) + 1
     year, month, day, *time = parts[:kept] + [1, 1, 1, 0, 0, 0, 0][kept:]
     return datetime.datetime(year, month, day, *time)
@@ -523,7 +539,7 @@ def extract(kind: str, moment: datetime.date, field: str) -> Decimal:
     if field.lower() in _ZONE:
         if kind == "timestamptz":
             return Decimal(0)
-        raise DataError(f'unit "{field.lower()}" not supported for type {kind}')
+        raise DataError(f'unit "{field.lower()}" not supported for type {kind}', hint=UNIT_HINT)
     name = _field(field)
     day_part = _day_part(moment, name)
     if day_part is not None:
@@ -532,7 +548,7 @@ def extract(kind: str, moment: datetime.date, field: str) -> Decimal:
     julian = moment.toordinal() + 1_721_425  # The Julian day of 0001-01-01 is 1721426.
     if not isinstance(moment, datetime.datetime):
         if name not in ("epoch", "julian"):
-            raise DataError(f'unit "{field.lower()}" not supported for type date')
+            raise DataError(f'unit "{field.lower()}" not supported for type date', hint=UNIT_HINT)
         return Decimal(days * 86_400 if name == "epoch" else julian)
     seconds = Decimal(moment.second) + Decimal(moment.microsecond).scaleb(-6)
     of_day = moment.hour * 3_600 + moment.minute * 60 + seconds

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import NoReturn
 
-from .errors import DataError, UnsupportedView
-from .numbers import DECIMAL_NAN
+from .errors import FIELD_HINT, INTEGER_HINT, UNSUPPORTED_HINT, DataError, UnsupportedView, input_hint
+from .numbers import DECIMAL_NAN, NUMERIC_HINT
 from .rows import canonical_json
 from .types import INT_MAX, INT_MIN, NAN, Type, Value
 
@@ -82,12 +82,12 @@ def value_of_text(text: str, type_: Type) -> Value:
     }
     reader = readers.get(type_.kind)
     if reader is None:
-        raise UnsupportedView(f"literals of type {sql_name(type_)}")
+        raise UnsupportedView(f"literals of type {sql_name(type_)}", hint=UNSUPPORTED_HINT)
     return reader(text)
 
 
 def _bad(text: str, name: str, hint: str = "") -> DataError:
-    return DataError(f'invalid input syntax for type {name}: "{text}"', hint=hint)
+    return DataError(f'invalid input syntax for type {name}: "{text}"', hint=hint or input_hint(name))
 
 
 def read_int(text: str) -> int:
@@ -96,7 +96,7 @@ def read_int(text: str) -> int:
         raise _bad(text, "integer")
     exact = Decimal(stripped)  # Unlike int(), it takes any number of digits in linear time.
     if not INT_MIN <= exact <= INT_MAX:
-        raise DataError(f'value "{text[:40]}" is out of range for type integer')
+        raise DataError(f'value "{text[:40]}" is out of range for type integer', hint=INTEGER_HINT)
     return int(exact)
 
 
@@ -117,12 +117,12 @@ def is_number(text: str) -> bool:
 def decimal_of_digits(digits: str) -> Decimal:
     """A numeric as written: the scale is the number of digits after the point, and never below 0 (1e3 is 1000)."""
     if len(digits.lower().partition("e")[2].lstrip("+-0")) > _EXPONENT_DIGITS_MAX:
-        raise DataError(f"value overflows numeric format: {digits[:40]}")
+        raise DataError(f"value overflows numeric format: {digits[:40]}", hint=NUMERIC_HINT)
     value = Decimal(digits)
     exponent = value.as_tuple().exponent
     assert isinstance(exponent, int), "the caller passes digits only"
     if (value and value.adjusted() >= NUMERIC_DIGITS_BEFORE_POINT_MAX) or -exponent > NUMERIC_DIGITS_AFTER_POINT_MAX:
-        raise DataError(f"value overflows numeric format: {digits[:40]}")
+        raise DataError(f"value overflows numeric format: {digits[:40]}", hint=NUMERIC_HINT)
     if exponent > 0:
         value = Decimal(0) if not value else value.quantize(Decimal(1), context=EXACT)
     return value if value else value.copy_abs()
@@ -143,7 +143,9 @@ def float_in_range(digits: str) -> float:
     value = float(digits)
     mantissa = digits.lower().partition("e")[0]
     if math.isinf(value) or (value == 0 and mantissa.strip("+-0.")):
-        raise DataError(f'"{digits[:40]}" is out of range for type double precision')
+        raise DataError(
+            f'"{digits[:40]}" is out of range for type double precision', hint="use numeric, which has more digits"
+        )
     return value
 
 
@@ -204,7 +206,9 @@ _FRACTION_CHARACTERS_MAX = 20
 
 
 def _out_of_range(text: str) -> DataError:
-    return DataError(f'date/time field value out of range: "{text}"')
+    return DataError(
+        f'date/time field value out of range: "{text}"', hint="write it as YYYY-MM-DD HH:MM:SS; years go from 1 to 9999"
+    )
 
 
 def read_date(text: str) -> datetime.date:
@@ -235,7 +239,9 @@ def _offset(zone: str, text: str) -> datetime.timedelta:
         return datetime.timedelta()
     hours, minutes, seconds = (int(number or 0) for number in match.groups()[1:])
     if hours > _ZONE_HOURS_MAX or minutes > 59 or seconds > 59:
-        raise DataError(f'time zone displacement out of range: "{text}"')
+        raise DataError(
+            f'time zone displacement out of range: "{text}"', hint=f"a zone is at most {_ZONE_HOURS_MAX} hours from UTC"
+        )
     offset = datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)
     return offset if match[1] == "+" else -offset
 
@@ -280,7 +286,7 @@ def read_interval(text: str, unit: str = "") -> tuple[int, int, int]:
     while position < len(words):
         match = _INTERVAL_PART.match(words, position)
         if match is None or any(len(number or "") > INTERVAL_DIGITS_MAX for number in match.groups()):
-            raise _bad(text, "interval", hint="write numbers with units, as '1 month 2 days 03:04:05'")
+            raise _bad(text, "interval")
         position = match.end()
         last = position == len(words)
         total.update(_interval_part(match, unit if last else "day", text))
@@ -333,11 +339,15 @@ def fit(value: Value, type_: Type) -> Value:
     if isinstance(value, Decimal) and type_.precision is not None and not value.is_nan():
         scale = type_.scale or 0
         if value.is_infinite():
-            raise DataError(f"numeric field overflow: {sql_name(type_)}({type_.precision},{scale}) holds no infinity")
+            raise DataError(
+                f"numeric field overflow: {sql_name(type_)}({type_.precision},{scale}) holds no infinity",
+                hint=FIELD_HINT,
+            )
         rounded = value.quantize(Decimal(1).scaleb(-scale, context=EXACT), context=EXACT)
         if rounded and rounded.adjusted() >= type_.precision - scale:
             raise DataError(
-                f"numeric field overflow: {value:f} does not fit {sql_name(type_)}({type_.precision},{scale})"
+                f"numeric field overflow: {value:f} does not fit {sql_name(type_)}({type_.precision},{scale})",
+                hint=FIELD_HINT,
             )
         return rounded if rounded else rounded.copy_abs()
     if isinstance(value, str) and type_.length is not None:

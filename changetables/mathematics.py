@@ -12,10 +12,11 @@ import decimal
 import math
 from decimal import Decimal
 
-from .errors import DataError
+from .errors import DIVISION_HINT, LOGARITHM_HINT, OVERFLOW_HINT, POWER_HINT, ROOT_HINT, UNDERFLOW_HINT, DataError
 from .numbers import (
     DECIMAL_NAN,
     INTEGER_DIGITS_MAX,
+    NUMERIC_HINT,
     SCALE_DIGITS_MAX,
     decimal_div,
     decimal_round,
@@ -66,10 +67,7 @@ _WIDE = _context(2 * (INTEGER_DIGITS_MAX + SCALE_DIGITS_MAX))
 
 
 def _overflow() -> DataError:
-    return DataError(
-        "value overflows numeric format",
-        hint=f"numeric has at most {INTEGER_DIGITS_MAX} digits before and {SCALE_DIGITS_MAX} after the point",
-    )
+    return DataError("value overflows numeric format", hint=NUMERIC_HINT)
 
 
 # --- double precision -----------------------------------------------------------------------------------------------
@@ -100,7 +98,7 @@ def float_sign(x: float) -> float:
 
 def float_sqrt(x: float) -> float:
     if x < 0:
-        raise DataError("cannot take square root of a negative number")
+        raise DataError("cannot take square root of a negative number", hint=ROOT_HINT)
     return math.sqrt(x) if x == x else NAN
 
 
@@ -143,21 +141,21 @@ def float_power(x: float, y: float) -> float:
 
 
 def _float_overflow() -> DataError:
-    return DataError("value out of range: overflow", hint="the result is above the largest float")
+    return DataError("value out of range: overflow", hint=OVERFLOW_HINT)
 
 
 def _float_underflow() -> DataError:
-    return DataError("value out of range: underflow", hint="the result is nearer to zero than the smallest float")
+    return DataError("value out of range: underflow", hint=UNDERFLOW_HINT)
 
 
 def _no_logarithm(of_zero: bool) -> DataError:
-    return DataError(f"cannot take logarithm of {'zero' if of_zero else 'a negative number'}")
+    return DataError(f"cannot take logarithm of {'zero' if of_zero else 'a negative number'}", hint=LOGARITHM_HINT)
 
 
 def _no_power(of_zero: bool) -> DataError:
     if of_zero:
-        return DataError("zero raised to a negative power is undefined")
-    return DataError("a negative number raised to a non-integer power yields a complex result")
+        return DataError("zero raised to a negative power is undefined", hint=POWER_HINT)
+    return DataError("a negative number raised to a non-integer power yields a complex result", hint=POWER_HINT)
 
 
 # --- numeric: digits ------------------------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ def decimal_div_whole(a: Decimal, b: Decimal) -> Decimal:
     if not (a.is_finite() and b.is_finite()):
         return decimal_div(a, b)
     if not b:
-        raise DataError("division by zero")
+        raise DataError("division by zero", hint=DIVISION_HINT)
     if a and a.adjusted() - b.adjusted() > INTEGER_DIGITS_MAX:
         raise _overflow()
     return _limited(_WIDE.divide_int(a, b).quantize(_ONE, context=_WIDE))
@@ -292,7 +290,7 @@ def decimal_sqrt(x: Decimal) -> Decimal:
     if x.is_nan():
         return DECIMAL_NAN
     if x < 0:
-        raise DataError("cannot take square root of a negative number")
+        raise DataError("cannot take square root of a negative number", hint=ROOT_HINT)
     if x.is_infinite():
         return x
     weight = x.adjusted() // _BASE_DIGITS if x else 0
@@ -380,7 +378,7 @@ def decimal_log(base: Decimal, x: Decimal) -> Decimal:
     extra = scale + abs(weight) + abs(_ln_weight(base))
     divisor = _ln(base, extra)
     if not divisor:
-        raise DataError("division by zero")
+        raise DataError("division by zero", hint=DIVISION_HINT)
     return _rounded(_context(extra + _GUARD_DIGITS).divide(_ln(x, extra), divisor), scale)
 
 

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable
 from decimal import Decimal
 
-from .errors import DataError
+from .errors import UNIT_HINT, DataError
 from .numbers import decimal_add, decimal_div
 
 MICROSECONDS_PER_SECOND = 1_000_000
@@ -52,12 +52,12 @@ _TIME_FIELDS = frozenset({"microsecond", "millisecond", "second", "minute", "hou
 def _field(written: str, kind: str) -> str:
     name = FIELDS.get(written) or FIELDS.get(written.lower())
     if name is None:
-        raise DataError(f'unit "{written.lower()[:40]}" not recognized for type {kind}')
+        raise DataError(f'unit "{written.lower()[:40]}" not recognized for type {kind}', hint=UNIT_HINT)
     return name
 
 
 def _unsupported(written: str, kind: str) -> DataError:
-    return DataError(f'unit "{written.lower()[:40]}" not supported for type {kind}')
+    return DataError(f'unit "{written.lower()[:40]}" not supported for type {kind}', hint=UNIT_HINT)
 
 
 def _out_of_range(kind: str) -> DataError:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TypeAlias
 
-from .errors import DataError
+from .errors import DIVISION_HINT, FIELD_HINT, INTEGER_HINT, OVERFLOW_HINT, UNDERFLOW_HINT, DataError
 from .types import INT_MAX, INT_MIN, NAN
 
 # --- exact sums of floats -------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def exact_to_float(n: int, count: int = 1) -> float:
     try:
         return n / (count << EXACT_SHIFT_BITS)
     except OverflowError:
-        raise DataError("value out of range: overflow", hint="the result is above the largest float") from None
+        raise DataError("value out of range: overflow", hint=OVERFLOW_HINT) from None
 
 
 # --- numeric --------------------------------------------------------------------------------------------------------
@@ -44,6 +44,7 @@ def exact_to_float(n: int, count: int = 1) -> float:
 #: PostgreSQL's numeric: at most so many digits before and after the point.
 INTEGER_DIGITS_MAX = 131_072
 SCALE_DIGITS_MAX = 16_383
+NUMERIC_HINT = f"numeric has at most {INTEGER_DIGITS_MAX} digits before and {SCALE_DIGITS_MAX} after the point"
 #: PostgreSQL gives a quotient at least 16 significant digits, and at most 1000 digits after the point.
 _QUOTIENT_SIGNIFICANT_DIGITS_MIN = 16
 _QUOTIENT_SCALE_DIGITS_MAX = 1_000
@@ -201,12 +202,15 @@ def decimal_round(value: Decimal, scale: int) -> Decimal:
 def decimal_fit(value: Decimal, precision: int, scale: int) -> Decimal:
     """The value as numeric(precision, scale) holds it; DataError if it has too many digits before the point."""
     if value.is_infinite():
-        raise DataError(f"numeric field overflow: numeric({precision},{scale}) cannot hold an infinite value")
+        raise DataError(
+            f"numeric field overflow: numeric({precision},{scale}) cannot hold an infinite value", hint=FIELD_HINT
+        )
     rounded = decimal_round(value, scale)
     if rounded.is_finite() and rounded and rounded.adjusted() >= precision - scale:
         raise DataError(
             f"numeric field overflow: the absolute value must round to less than 10^{precision - scale}"
-            f" for numeric({precision},{scale})"
+            f" for numeric({precision},{scale})",
+            hint=FIELD_HINT,
         )
     return rounded
 
@@ -292,14 +296,11 @@ def _limited(value: Decimal) -> Decimal:
 
 
 def _overflow() -> DataError:
-    return DataError(
-        "value overflows numeric format",
-        hint=f"numeric has at most {INTEGER_DIGITS_MAX} digits before and {SCALE_DIGITS_MAX} after the point",
-    )
+    return DataError("value overflows numeric format", hint=NUMERIC_HINT)
 
 
 def _division_by_zero() -> DataError:
-    return DataError("division by zero")
+    return DataError("division by zero", hint=DIVISION_HINT)
 
 
 # --- 64-bit integers ------------------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ def int_mod(a: int, b: int) -> int:
 
 
 def _out_of_range() -> DataError:
-    return DataError("integer out of range", hint="integers have 64 bits; use numeric for larger ones")
+    return DataError("integer out of range", hint=INTEGER_HINT)
 
 
 # --- double precision -----------------------------------------------------------------------------------------------
@@ -407,8 +408,8 @@ def float_div(a: float, b: float) -> float:
 
 
 def _float_overflow() -> DataError:
-    return DataError("value out of range: overflow", hint="the result is above the largest float")
+    return DataError("value out of range: overflow", hint=OVERFLOW_HINT)
 
 
 def _float_underflow() -> DataError:
-    return DataError("value out of range: underflow", hint="the result is nearer to zero than the smallest float")
+    return DataError("value out of range: underflow", hint=UNDERFLOW_HINT)

@@ -37,7 +37,7 @@ from .algebra import (
     WithKey,
     scans,
 )
-from .errors import DataError, InternalError
+from .errors import OVERFLOW_HINT, DataError, InternalError
 from .evaluate import canonical, compared, evaluate, is_nan
 from .expressions import Aggregate, Call, ColumnRef, Expression, Literal
 from .literals import EXACT
@@ -410,7 +410,7 @@ def _float_sum(values: Sequence[float], average: bool) -> float:
     try:
         return float(exact / len(values) if average else exact)
     except OverflowError:
-        raise DataError("value out of range: overflow") from None
+        raise DataError("value out of range: overflow", hint=OVERFLOW_HINT) from None
 
 
 def _decimal_sum(values: Sequence[Decimal]) -> Decimal:

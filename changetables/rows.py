@@ -81,8 +81,19 @@ def _null_refused(where: str) -> IntegrityError:
     return IntegrityError(f"column {where} may not be NULL", hint="give a value")
 
 
+#: What to do about most values of another type.
+_CONVERSIONS = {
+    "int": "convert it with int()",
+    "float": "convert it with float()",
+    "Decimal or int": "convert it with Decimal()",
+    "str": "convert it with str()",
+}
+
+
 def _mismatch(where: str, value: object, expected: str, hint: str = "") -> DataError:
-    return DataError(f"column {where}: expected {expected}, got {type(value).__name__}", hint=hint)
+    """`hint`: what to do about this value; without one, what to do about any."""
+    message = f"column {where}: expected {expected}, got {type(value).__name__}"
+    return DataError(message, hint=hint or _CONVERSIONS.get(expected) or f"give a value of type {expected}")
 
 
 def _index(value: object) -> int | None:
@@ -99,7 +110,7 @@ def _int_converter(_: Type, where: str) -> Converter:
     def convert(value: object) -> Value:
         number = _index(value)
         if number is None:
-            raise _mismatch(where, value, "int", "convert it with int()" if isinstance(value, bool | float) else "")
+            raise _mismatch(where, value, "int")
         if not INT_MIN <= number <= INT_MAX:
             raise DataError(f"column {where}: integer out of range", hint="integers have 64 bits; use a decimal column")
         return number
@@ -115,8 +126,7 @@ def _float_converter(_: Type, where: str) -> Converter:
         else:
             whole = _index(value)
             if whole is None:
-                hint = "convert it with float()" if isinstance(value, bool | Decimal) else ""
-                raise _mismatch(where, value, "float", hint)
+                raise _mismatch(where, value, "float")
             try:
                 number = float(whole)
             except OverflowError:
@@ -159,14 +169,20 @@ def _str_converter(column_type: Type, where: str) -> Converter:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"column {where}: the text is not valid Unicode: {error}") from error
+            raise DataError(
+                f"column {where}: the text is not valid Unicode: {error}",
+                hint="remove the lone surrogates, or keep it as bytes",
+            ) from error
         if padded:
             text = text.rstrip(" ")
         if length is None or len(text) <= length:
             return text
         # As in PostgreSQL, blanks beyond the length are cut silently.
         if text[length:].strip(" "):
-            raise DataError(f"column {where}: value too long: {len(text)} characters, the limit is {length}")
+            raise DataError(
+                f"column {where}: value too long: {len(text)} characters, the limit is {length}",
+                hint="shorten it, or declare the column as text",
+            )
         return text[:length]
 
     return convert
@@ -228,7 +244,7 @@ def _naive_utc(value: datetime.datetime, where: str) -> datetime.datetime:
         )
     except (OverflowError, ValueError, TypeError) as error:
         # TypeError and ValueError: pandas.NaT is a datetime without a year.
-        raise DataError(f"column {where}: timestamp out of range: {error}") from error
+        raise DataError(f"column {where}: timestamp out of range: {error}", hint="years go from 1 to 9999") from error
 
 
 def _json_converter(_: Type, where: str) -> Converter:
@@ -497,7 +513,10 @@ class RowCodec:
         return self.checked(rows)
 
     def _no_row(self) -> InterfaceError:
-        return InterfaceError(f"a row of table {self.table.name} has {len(self._columns)} values")
+        return InterfaceError(
+            f"a row of table {self.table.name} has {len(self._columns)} values",
+            hint="give the columns in the order of the table, as a tuple",
+        )
 
     def changes(self, mapping: Mapping[str, object]) -> dict[int, Value]:
         """Position -> new value, for an update."""

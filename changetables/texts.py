@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NoReturn, TypeVar
 
-from .errors import DataError
+from .errors import CHARACTER_HINT, SUBSTRING_HINT, DataError
 
 #: Characters (or bytes) of one text that an expression makes, as many as varchar(n) may have: a few rows of repeat() or
 #: of a text that is doubled again and again must not fill the memory.
@@ -81,7 +81,7 @@ def substring(text: _Text, start: int, length: int | None = None) -> _Text:
     if length is None:
         return text[max(start - 1, 0) :]
     if length < 0:
-        raise DataError("negative substring length not allowed")
+        raise DataError("negative substring length not allowed", hint=SUBSTRING_HINT)
     return text[max(start - 1, 0) : max(start - 1 + length, 0)]
 
 
@@ -193,11 +193,11 @@ def ascii_code(text: str) -> int:
 
 def chr_of(code: int) -> str:
     if code == 0:
-        raise DataError("null character not permitted")
+        raise DataError("null character not permitted", hint=CHARACTER_HINT)
     if not 0 < code <= _CODE_POINT_MAX:
-        raise DataError(f"requested character too large for encoding: {code}")
+        raise DataError(f"requested character too large for encoding: {code}", hint=CHARACTER_HINT)
     if 0xD800 <= code <= 0xDFFF:
-        raise DataError(f"requested character not valid for encoding: {code}")
+        raise DataError(f"requested character not valid for encoding: {code}", hint=CHARACTER_HINT)
     return chr(code)
 
 

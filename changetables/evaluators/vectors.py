@@ -358,9 +358,12 @@ def _checked(table: Table, column: Column, array: pa.Array) -> pa.Array:
     try:
         array = _converted(array, column.type)
     except _CONVERSION_ERRORS as error:
-        raise DataError(f"{where}: {array.type} does not fit {column.type}: {error}") from error
+        raise DataError(
+            f"{where}: {array.type} does not fit {column.type}: {error}",
+            hint=f"convert the input to {column.type} first",
+        ) from error
     if not column.nullable and array.null_count:
-        raise DataError(f"{where}: NULL is not allowed")
+        raise DataError(f"{where}: NULL is not allowed", hint="give a value")
     limits = _LIMITS.get(column.type.kind)
     if limits is not None and array.null_count < len(array):
         low, high = (pc.min_max(array)[end] for end in ("min", "max"))

@@ -109,7 +109,7 @@ def _label(edge: JoinEdge) -> str:
 def _side(edge: JoinEdge, text: str) -> tuple[SqlText, exp.Expr]:
     source, node = parse_expression(text, _label(edge))
     if type(node) is not exp.Column or not node.args.get("table"):
-        raise source.wrong(f"{text!r} is not alias.column", None)
+        raise source.wrong(f"{text!r} is not alias.column", None, hint='write alias.column, as "e.product"')
     return source, node
 
 

@@ -148,6 +148,12 @@ _NAMED_FEATURES: dict[type[exp.Expr], tuple[str, str]] = {
     exp.RawString: ("strings in dollar signs", "$"),
     exp.Concat: ("CONCAT and adjacent strings", "CONCAT"),
 }
+#: What to do without a function that there is not.
+_FUNCTION_HINTS = {
+    "aggregate function": f"there are {', '.join(name for names in _AGGREGATES.values() for name in names)}; or put the"
+    " rows together when you read them",
+    "function": "docs/sql.md lists the functions; or compute it when you write the row, or when you read it",
+}
 _WHOLE_ROW_REASON = "a whole row as a value"
 QUERY_WORDS = ("SELECT", "WITH", "VALUES", "TABLE")
 _SEMI_HINT = (
@@ -552,10 +558,16 @@ class Binder:
     def _groups(self, node: exp.Expr) -> Groups:
         place = self.source.place(node)
         if self.within_aggregate and self.clause != "FILTER":
-            raise self.source.wrong("aggregate function calls cannot be nested", place)
+            raise self.source.wrong(
+                "aggregate function calls cannot be nested", place, hint="aggregate in a query in FROM first"
+            )
         if self.groups is None:
             where = self.clause or "this expression"
-            raise self.source.wrong(f"aggregate functions are not allowed in {where}", place)
+            raise self.source.wrong(
+                f"aggregate functions are not allowed in {where}",
+                place,
+                hint="use HAVING, or aggregate in a query in FROM",
+            )
         return self.groups
 
     def _aggregate_argument(self, node: exp.Expr, name: str) -> tuple[exp.Expr, bool]:
@@ -571,7 +583,9 @@ class Binder:
             self.source.only(arguments[0], "expressions")
             arguments = list(arguments[0].expressions)
         if len(arguments) != 1:
-            raise self.source.wrong(f"function {name} takes one argument, not {len(arguments)}", place)
+            raise self.source.wrong(
+                f"function {name} takes one argument, not {len(arguments)}", place, hint=f"write {name}(x)"
+            )
         argument = arguments[0]
         if isinstance(argument, exp.Order):
             raise self.source.unsupported("ORDER BY in an aggregate", place, "leave it out: it changes nothing here")
@@ -580,7 +594,9 @@ class Binder:
             if distinct:
                 raise self.source.wrong('syntax error at or near "*"', place)
             if name != "count":
-                raise self.source.wrong(f"function {name}(*) does not exist", place)
+                raise self.source.wrong(
+                    f"function {name}(*) does not exist", place, hint=f"write {name}(x); only COUNT takes *"
+                )
         return argument, distinct
 
     # --- what is refused ---
@@ -606,7 +622,9 @@ class Binder:
         if isinstance(node, exp.Any | exp.All):
             raise self.source.unsupported(f"{node.key.upper()} other than = ANY and <> ALL (subquery)", place)
         if isinstance(node, exp.WithinGroup):
-            raise self.source.unsupported("aggregates over an order (WITHIN GROUP)", place)
+            raise self.source.unsupported(
+                "aggregates over an order (WITHIN GROUP)", place, hint="sort the rows when you read them"
+            )
         if isinstance(node, exp.Window):
             raise self.source.unsupported("window functions", place, "aggregate with GROUP BY")
         if isinstance(node, exp.Parameter | exp.SessionParameter):
@@ -623,7 +641,11 @@ class Binder:
         if isinstance(node, exp.Func):
             self._refuse_function(node)
         if type(node) is exp.Var and str(node.this).upper() == "DEFAULT":
-            raise self.source.wrong("DEFAULT is not allowed in this context", self.source.place(node, "DEFAULT"))
+            raise self.source.wrong(
+                "DEFAULT is not allowed in this context",
+                self.source.place(node, "DEFAULT"),
+                hint="it stands alone, in VALUES or SET",
+            )
         raise self.source.unsupported(f"expression {type(node).__name__}", place)
 
     def _refuse_function(self, node: exp.Expr) -> NoReturn:
@@ -634,15 +656,17 @@ class Binder:
                 hint = "store the value in a column when the row is written"
             raise self.source.unsupported(f"volatile function {name}", place, hint)
         kind = "aggregate function" if isinstance(node, exp.AggFunc) else "function"
-        raise self.source.unsupported(f"{kind} {name}", place)
+        raise self.source.unsupported(f"{kind} {name}", place, hint=_FUNCTION_HINTS[kind])
 
 
 def compared_rows(op: str, left: Sequence[Expression], right: Sequence[Expression]) -> Expression:
     """A comparison of rows: by their first items that differ."""
     if len(left) != len(right):
-        raise ProgrammingError("unequal number of entries in row expressions")
+        raise ProgrammingError(
+            "unequal number of entries in row expressions", hint="write as many values on both sides"
+        )
     if not left:
-        raise ProgrammingError("cannot compare rows of zero length")
+        raise ProgrammingError("cannot compare rows of zero length", hint="write at least one value in each row")
     if op in ("=", "<>"):
         tests = [coercion.comparison(op, *pair) for pair in zip(left, right, strict=True)]
         return coercion.balanced("and" if op == "=" else "or", tests)

@@ -50,7 +50,9 @@ class FromClause:
         first = select.args.get("from_")
         if first is None:
             for join in select.args.get("joins") or ():
-                raise self.source.wrong("syntax error: a join without FROM", self.source.place(join))
+                raise self.source.wrong(
+                    "syntax error: a join without FROM", self.source.place(join), hint="write FROM and the first table"
+                )
             self.queries.count(1, self.source.place(select))
             return FromItem(ONE_ROW, Scope(outer=self.around.scope, free=self.around.free), ())
         self.source.only(first, "this")
@@ -101,7 +103,9 @@ class FromClause:
 
     def _joins_in_parentheses(self, node: exp.Expr) -> FromItem:
         if any(value for name, value in node.args.items() if name not in ("this", "joins")):
-            raise self.source.unsupported("an alias for joins in parentheses", self.source.place(node))
+            raise self.source.unsupported(
+                "an alias for joins in parentheses", self.source.place(node), hint="give an alias to each table"
+            )
         item = self._item(node.this)
         for join in node.args.get("joins") or ():
             item = self._join(item, join)
@@ -110,7 +114,7 @@ class FromClause:
     def _table(self, node: exp.Expr) -> FromItem:
         place = self.source.place(node)
         if not isinstance(node.this, exp.Identifier):
-            raise self.source.unsupported("functions in FROM", place)
+            raise self.source.unsupported("functions in FROM", place, hint="store its rows in a table")
         if node.args.get("db") or node.args.get("catalog"):
             raise self.source.unsupported("names of tables with a schema", place, "leave the schema out")
         for part, value in node.args.items():
@@ -118,7 +122,7 @@ class FromClause:
                 raise self.source.unsupported(f"{part.replace('_', ' ').upper()} in FROM", place)
         name, alias = identifier_name(node.this), node.args.get("alias")
         if alias is not None and alias.this is None:
-            raise self.source.wrong("syntax error: AS without an alias", place)
+            raise self.source.wrong("syntax error: AS without an alias", place, hint="write a name behind AS")
         shown = identifier_name(alias.this) if alias is not None else name
         self.places[shown] = place = self.source.place(node.this)
         cte, table = self.around.ctes.get(name), self.queries.tables.get(name)
@@ -182,7 +186,11 @@ class FromClause:
         side, kind, method = (str(join.args.get(name) or "") for name in ("side", "kind", "method"))
         for word in (kind, method):
             if word in ("CROSS", "NATURAL") and (join.args.get("on") or join.args.get("using")):
-                raise self.source.wrong(f"syntax error: {word} JOIN with a condition", self.source.place(join))
+                raise self.source.wrong(
+                    f"syntax error: {word} JOIN with a condition",
+                    self.source.place(join),
+                    hint="leave ON and USING out, or write JOIN alone",
+                )
         kinds = ("", "OUTER") if side in _SIDES else ("", "INNER", "CROSS")
         if kind not in kinds or method not in ("", "NATURAL") or (side and side not in _SIDES):
             what = " ".join(word for word in (method, side, kind) if word)
@@ -195,7 +203,9 @@ class FromClause:
     def _using_name(self, node: exp.Expr) -> tuple[str, Place | None]:
         identifier = node.this if isinstance(node, exp.Column) else node
         if not isinstance(identifier, exp.Identifier):
-            raise self.source.wrong("syntax error in USING", self.source.place(node))
+            raise self.source.wrong(
+                "syntax error in USING", self.source.place(node), hint="name the columns in parentheses, as USING (id)"
+            )
         return identifier_name(identifier), self.source.place(node)
 
     def _using(self, kind: str, left: FromItem, right: FromItem, names: Sequence[tuple[str, Place | None]]) -> FromItem:
@@ -204,7 +214,7 @@ class FromClause:
         pairs: list[tuple[str, Expression, Expression]] = []
         for index, (name, place) in enumerate(names):
             if name in [other for other, _ in names[:index]]:
-                raise self.source.wrong(f"column {name} appears more than once in USING", place)
+                raise self.source.wrong(f"column {name} appears more than once in USING", place, hint="name it once")
             ours = self._one(replace(both, columns=both.columns[:count]), name, "left", place)
             theirs = self._one(replace(both, columns=both.columns[count:]), name, "right", place)
             try:
@@ -220,7 +230,9 @@ class FromClause:
             hint = nearest(name, (column.name for column in scope.columns))
             raise self.source.wrong(f"column {name} of USING does not exist in the {side} table", place, hint)
         if len(found) > 1:
-            raise self.source.wrong(f"column {name} appears more than once in the {side} table", place)
+            raise self.source.wrong(
+                f"column {name} appears more than once in the {side} table", place, hint="use ON with alias.column"
+            )
         return found[0]
 
 

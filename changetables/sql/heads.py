@@ -17,7 +17,7 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import TokenError
 
 from ..binding import Text, fold
-from ..errors import Error, NotSupportedError, ProgrammingError
+from ..errors import UNSUPPORTED_HINT, Error, NotSupportedError, ProgrammingError
 from ..statements import Fragment, Name, Place
 from ..types import Type, type_of
 from .text import SqlText
@@ -326,7 +326,7 @@ class Words:
         written = self.source.text[token.start : token.end + 1]
         return self.source.wrong(f'syntax error at or near "{written[:40]}"', self.place)
 
-    def not_supported(self, what: str, place: Place | None = None, hint: str = "") -> Error:
+    def not_supported(self, what: str, place: Place | None = None, hint: str = UNSUPPORTED_HINT) -> Error:
         where = self.source.where(place or self.place)
         return NotSupportedError(f"{what}: not supported{where}", hint=hint)
 

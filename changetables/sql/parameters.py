@@ -62,7 +62,11 @@ class Parameters:
             raise source.wrong(f"parameter :{names[-1]} needs a mapping", place, hint=f'pass {{"{names[-1]}": value}}')
         for name in reversed(names):
             if name not in self._values:
-                raise source.wrong(f"no value for parameter :{name}", source.place_of_offset(offsets[name]))
+                raise source.wrong(
+                    f"no value for parameter :{name}",
+                    source.place_of_offset(offsets[name]),
+                    hint=f'pass {{"{name}": value}}',
+                )
         unused = sorted(map(str, self._values.keys() - set(names)))
         if unused:
             raise source.wrong(f"the text has no parameter :{unused[0]}", None, hint="leave its value out")
@@ -71,7 +75,7 @@ class Parameters:
         """The literal that stands for the parameter. A text takes the type of what it meets, as a quoted one does."""
         what = f"parameter {key + 1}" if isinstance(key, int) else f"parameter :{key}"
         if key not in self._values:
-            raise ProgrammingError(f"no value for {what}")
+            raise ProgrammingError(f"no value for {what}", hint="give one value for each parameter")
         value = self._values[key]
         if value is None:
             return coercion.unknown(None)
@@ -95,7 +99,10 @@ def _type_of(value: object, what: str) -> Type:
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # An int, or something like numpy.int64.
     except TypeError:
-        raise ProgrammingError(f"{what} is a {type(value).__name__}, which is no SQL value") from None
+        raise ProgrammingError(
+            f"{what} is a {type(value).__name__}, which is no SQL value",
+            hint="give a number, str, bytes, bool, date, datetime, list, dict or None",
+        ) from None
     return INT if INT_MIN <= number <= INT_MAX else DECIMAL
 
 

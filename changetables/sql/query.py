@@ -259,7 +259,11 @@ class Queries:
         if clause is None:
             return around
         if clause.args.get("recursive"):
-            raise self.source.unsupported("recursion (WITH RECURSIVE)", self.source.keyword("RECURSIVE"))
+            raise self.source.unsupported(
+                "recursion (WITH RECURSIVE)",
+                self.source.keyword("RECURSIVE"),
+                hint="walk from row to row when you read, with a transaction; or keep each level as a view",
+            )
         self.source.only(clause, "expressions")
         ctes = dict(around.ctes)
         here: set[str] = set()
@@ -270,10 +274,16 @@ class Queries:
             self._check_as(alias)
             if name in here:
                 place = self.source.place(alias)
-                raise self.source.wrong(f"WITH query name {name} specified more than once", place)
+                raise self.source.wrong(
+                    f"WITH query name {name} specified more than once", place, hint="give each a name of its own"
+                )
             here.add(name)
             if not isinstance(cte.this, exp.Query | exp.Values):
-                raise self.source.unsupported("statements that change rows in WITH", self.source.place(cte.this))
+                raise self.source.unsupported(
+                    "statements that change rows in WITH",
+                    self.source.place(cte.this),
+                    hint="write several statements in one transaction",
+                )
             before = self.relations
             relation = self.query(cte.this, replace(around, ctes=ctes)).relation
             names = self.column_names(alias, len(relation.fields), name)
@@ -300,7 +310,7 @@ class Queries:
         columns = (alias.args.get("columns") or ()) if alias is not None else ()
         if len(columns) > width:
             message = f"table {name} has {width} columns available but {len(columns)} columns specified"
-            raise self.source.wrong(message, self.source.place(alias))
+            raise self.source.wrong(message, self.source.place(alias), hint=f"give at most {width} names")
         return tuple(
             identifier_name(column.this if isinstance(column, exp.ColumnDef) else column) for column in columns
         )
@@ -312,7 +322,9 @@ class Queries:
         binder = self.binder(Scope(outer=around.scope, free=around.free), "VALUES")
         rows = [[binder.bind(item) for item in row_items(row)] for row in node.expressions]
         if len({len(row) for row in rows}) != 1:
-            raise self.source.wrong("VALUES lists must all be the same length", place)
+            raise self.source.wrong(
+                "VALUES lists must all be the same length", place, hint="give every row as many values"
+            )
         columns = [self._values_column(node, [row[index] for row in rows]) for index in range(len(rows[0]))]
         parts = constant_rows(columns, place)
         self.count(len(parts), place)
@@ -334,13 +346,21 @@ class Queries:
             left = chain[-1].this
             if type(chain[-1]) is exp.Intersect and type(left) is not exp.Intersect:
                 # INTERSECT binds tighter; the parser should have seen to it.
-                raise self.source.wrong("set operations in an order that needs parentheses", self.source.place(left))
+                raise self.source.wrong(
+                    "set operations in an order that needs parentheses",
+                    self.source.place(left),
+                    hint="write parentheses",
+                )
             chain.append(left)
         bound = self.query(chain[-1].this, around, settle=False)
         for operation in reversed(chain):
             self.source.only(operation, "this", "expression", "distinct", "with_", *_MODIFIERS)
             if operation is not node and any(operation.args.get(part) for part in ("with_", *_MODIFIERS)):
-                raise self.source.unsupported("ORDER BY or LIMIT inside a set operation", self.source.place(operation))
+                raise self.source.unsupported(
+                    "ORDER BY or LIMIT inside a set operation",
+                    self.source.place(operation),
+                    hint="put the query in parentheses",
+                )
             right = self.query(operation.expression, around, settle=False)
             bound = self._combined(operation, bound, right)
         return bound
@@ -350,7 +370,11 @@ class Queries:
         word = kind.upper()
         if len(left.relation.fields) != len(right.relation.fields):
             place = self.query_place(node.expression)
-            raise self.source.wrong(f"each {word} query must have the same number of columns", place)
+            raise self.source.wrong(
+                f"each {word} query must have the same number of columns",
+                place,
+                hint="select as many columns in each; NULL can stand for one",
+            )
         types = []
         pairs = zip(left.relation.fields, right.relation.fields, right.places, strict=True)
         everything = not node.args.get("distinct")
@@ -400,17 +424,25 @@ class Queries:
         ordinal = ordinal_of(inner)
         if ordinal is not None:
             if not 1 <= ordinal <= len(names):
-                raise self.source.wrong(f"ORDER BY position {ordinal} is not in the select list", place)
+                raise self.source.wrong(
+                    f"ORDER BY position {ordinal} is not in the select list",
+                    place,
+                    hint=f"outputs have the numbers 1 to {len(names)}",
+                )
             return ordinal - 1
         if type(inner) in (exp.Literal, exp.Boolean, exp.Null):
-            raise self.source.wrong("non-integer constant in ORDER BY", place)
+            raise self.source.wrong(
+                "non-integer constant in ORDER BY", place, hint="name a column, or the number of an output"
+            )
         if type(inner) is not exp.Column or inner.args.get("table") or not isinstance(inner.this, exp.Identifier):
             return None
         name = identifier_name(inner.this)
         found = [index for index, other in enumerate(names) if other == name]
         for index in found[1:]:
             if expressions is None or find(expressions[index], [expressions[found[0]]]) is None:
-                raise self.source.wrong(f"ORDER BY {name} is ambiguous", place)
+                raise self.source.wrong(
+                    f"ORDER BY {name} is ambiguous", place, hint="give the outputs different names with AS"
+                )
         return found[0] if found else None
 
     def sorting(self, node: exp.Expr, position: int | None, expression: Expression | None) -> Sorting:
@@ -430,7 +462,11 @@ class Queries:
             self.source.only(limit, "direction", "count", "limit_options")
             options = limit.args.get("limit_options")
             if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
-                raise self.source.unsupported("FETCH with PERCENT or WITH TIES", self.source.clause(node, "FETCH"))
+                raise self.source.unsupported(
+                    "FETCH with PERCENT or WITH TIES",
+                    self.source.clause(node, "FETCH"),
+                    hint="write LIMIT with a number",
+                )
             count = limit.args.get("count")
             return (1 if count is None else self._row_count(count, "LIMIT")), skipped
         self.source.only(limit, "expression")
@@ -446,7 +482,9 @@ class Queries:
             raise self.source.unsupported(f"{clause} with an expression", place, "write the number, or a parameter")
         assert value.value is None or isinstance(value.value, int), "an integer"
         if value.value is not None and value.value < 0:
-            raise DataError(f"{clause} must not be negative{self.source.where(self.source.place(node))}")
+            raise DataError(
+                f"{clause} must not be negative{self.source.where(self.source.place(node))}", hint="give 0 or more"
+            )
         return value.value
 
     def orders(self, node: exp.Expr, *, root: bool) -> bool:
@@ -533,7 +571,11 @@ class Queries:
             right, conditions, items = self._subquery(query, below, columns=len(values))
             if len(items) != len(values):
                 few = "few" if len(items) < len(values) else "many"
-                raise self.source.wrong(f"subquery has too {few} columns", self.query_place(query))
+                raise self.source.wrong(
+                    f"subquery has too {few} columns",
+                    self.query_place(query),
+                    hint="select as many columns as stand on the left",
+                )
             # Literals of unknown type in the select list of a subquery are text, as in any other.
             values = [mapped(value, lambda reference: replace(reference, source=1)) for value in values]
             equal = self.source.typed(node, compared_rows, "=", values, items)

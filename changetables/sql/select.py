@@ -138,7 +138,7 @@ class SelectQuery:
         star = node if isinstance(node, exp.Star) else node.this
         place = self.source.place(node)
         if any(star.args.values()) or node.args.get("db"):
-            raise self.source.unsupported("EXCEPT, REPLACE and the like after *", place)
+            raise self.source.unsupported("EXCEPT, REPLACE and the like after *", place, hint="name the columns")
         columns = scope.columns
         if isinstance(node, exp.Column):
             columns = find_source(self.source, scope, identifier_name(node.args["table"]), place)
@@ -218,7 +218,9 @@ class SelectQuery:
                 item = replace(item, position=find(item.expression, expressions))
             if item.position is None and self.node.args.get("distinct") is not None:
                 message = "for SELECT DISTINCT, ORDER BY expressions must appear in the select list"
-                raise self.source.wrong(message, self.source.place(self.node.args["order"]))
+                raise self.source.wrong(
+                    message, self.source.place(self.node.args["order"]), hint="select them, too, or use GROUP BY"
+                )
             found.append(item)
         return found
 
@@ -267,15 +269,25 @@ def group_key(binder: Binder, node: exp.Expr, items: Sequence[Item]) -> Expressi
     ordinal = ordinal_of(inner)
     if ordinal is not None:
         if not 1 <= ordinal <= len(items):
-            raise source.wrong(f"GROUP BY position {ordinal} is not in the select list", place)
+            raise source.wrong(
+                f"GROUP BY position {ordinal} is not in the select list",
+                place,
+                hint=f"outputs have the numbers 1 to {len(items)}",
+            )
         return coercion.settled(items[ordinal - 1].expression)
     if type(inner) in (exp.Literal, exp.Boolean, exp.Null):
-        raise source.wrong("non-integer constant in GROUP BY", source.place(node, "GROUP BY"))
+        raise source.wrong(
+            "non-integer constant in GROUP BY",
+            source.place(node, "GROUP BY"),
+            hint="name a column, or the number of an output",
+        )
     if type(inner) is exp.Column and not inner.args.get("table") and isinstance(inner.this, exp.Identifier):
         name = identifier_name(inner.this)
         named = _different(item.expression for item in items if item.name == name)
         if not binder.scope.named(name) and named:
             if len(named) > 1:
-                raise source.wrong(f"GROUP BY {name} is ambiguous", place)
+                raise source.wrong(
+                    f"GROUP BY {name} is ambiguous", place, hint="give the outputs different names with AS"
+                )
             return coercion.settled(named[0])
     return binder.settled(node)

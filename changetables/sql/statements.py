@@ -205,13 +205,21 @@ class _TableDraft:
 
     def finish(self, words: Words, place: Place, if_not_exists: bool) -> CreateTable:
         if not self.columns:
-            raise words.source.wrong(f'table "{self.name.text}" has no columns', place)
+            raise words.source.wrong(
+                f'table "{self.name.text}" has no columns', place, hint="write at least one, as (id int PRIMARY KEY)"
+            )
         if len(self.columns) > COLUMNS_MAX:
-            raise words.source.wrong(f"a table has at most {COLUMNS_MAX} columns", place)
+            raise words.source.wrong(
+                f"a table has at most {COLUMNS_MAX} columns",
+                place,
+                hint="keep the rest in another table with the same key",
+            )
         known = [column.name.text for column in self.columns]
         for position, column in enumerate(self.columns):
             if column.name.text in known[:position]:
-                raise words.source.wrong(f'column "{column.name.text}" specified more than once', column.name.place)
+                raise words.source.wrong(
+                    f'column "{column.name.text}" specified more than once', column.name.place, hint="name it once"
+                )
         for names in (self.key or (), *(unique.columns for unique in self.uniques)):
             _check_constraint_columns(words, names, known)
         return CreateTable(
@@ -225,7 +233,9 @@ def _check_constraint_columns(words: Words, names: tuple[Name, ...], known: list
             hint = f"the columns are {', '.join(known[:20])}"
             raise words.source.wrong(f'column "{name.text}" named in key does not exist', name.place, hint)
         if name.text in [other.text for other in names[:position]]:
-            raise words.source.wrong(f'column "{name.text}" appears twice in a constraint', name.place)
+            raise words.source.wrong(
+                f'column "{name.text}" appears twice in a constraint', name.place, hint="name it once"
+            )
 
 
 def _table_element(words: Words, draft: _TableDraft) -> None:
@@ -287,11 +297,13 @@ def _column_definition(words: Words, draft: _TableDraft) -> None:
         if nullable or words.accept("NOT", "NULL"):
             if not_null is nullable:
                 message = f'conflicting NULL/NOT NULL declarations for column "{name.text}"'
-                raise words.source.wrong(message, place)
+                raise words.source.wrong(message, place, hint="leave one of them out")
             not_null = not nullable
         elif words.accept("DEFAULT"):
             if default is not None:
-                raise words.source.wrong(f'multiple default values specified for column "{name.text}"', place)
+                raise words.source.wrong(
+                    f'multiple default values specified for column "{name.text}"', place, hint="leave one of them out"
+                )
             default = words.expression(*_AFTER_DEFAULT)
         elif words.accept("PRIMARY", "KEY"):
             draft.add_key(words, (name,), place)
@@ -476,7 +488,7 @@ def _options(words: Words, known: tuple[str, ...]) -> dict[str, Option]:
             hint = f"there is {', '.join(known)}"
             raise words.source.wrong(f"unknown option {name.text}", name.place, hint)
         if name.text in options:
-            raise words.source.wrong(f"option {name.text} stands twice", name.place)
+            raise words.source.wrong(f"option {name.text} stands twice", name.place, hint="leave one of them out")
         words.expect("=")
         options[name.text] = _option(words, name.text)
         if not words.accept(","):
@@ -488,7 +500,9 @@ def _options(words: Words, known: tuple[str, ...]) -> dict[str, Option]:
 def _option(words: Words, name: str) -> Option:
     place, value = words.place, words.text_value()
     if name in _COUNTED_OPTIONS and not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
-        raise words.source.wrong(f"{value[:40]!r} is no whole number of at most {_DIGITS_MAX} digits", place)
+        raise words.source.wrong(
+            f"{value[:40]!r} is no whole number of at most {_DIGITS_MAX} digits", place, hint="write digits only"
+        )
     if name == "layout" and value not in LAYOUTS:
         raise words.source.wrong(f"unknown layout {value!r}", place, hint=f"use {' or '.join(LAYOUTS)}")
     return Option(value, place)
@@ -550,7 +564,7 @@ def _insert_columns(words: Words) -> tuple[Name, ...]:
     columns = words.column_list()
     for position, name in enumerate(columns):
         if name.text in [other.text for other in columns[:position]]:
-            raise words.source.wrong(f'column "{name.text}" specified more than once', name.place)
+            raise words.source.wrong(f'column "{name.text}" specified more than once', name.place, hint="name it once")
     return columns
 
 
@@ -629,7 +643,7 @@ def _assignments(words: Words, *stops: str) -> tuple[Assignment, ...]:
         for name in assignment.columns:
             if name.text in seen:
                 message = f'multiple assignments to same column "{name.text}"'
-                raise words.source.wrong(message, name.place)
+                raise words.source.wrong(message, name.place, hint="set it once")
             seen.add(name.text)
         found.append(assignment)
         if not words.accept(","):
@@ -653,7 +667,9 @@ def _assignment(words: Words, stops: tuple[str, ...]) -> Assignment:
     row = words.expression(*stops)
     values = _row_values(words, row)
     if len(values) != len(columns):
-        raise words.source.wrong("number of columns does not match number of values", place)
+        raise words.source.wrong(
+            "number of columns does not match number of values", place, hint="give one value for each column"
+        )
     return Assignment(columns, values)
 
 
@@ -666,7 +682,9 @@ def _row_values(words: Words, row: Fragment) -> tuple[Item, ...]:
         return (_item(source, node.this, row.place),)
     is_row = type(node) is exp.Anonymous and str(node.this).upper() == "ROW"
     if type(node) is not exp.Tuple and not is_row:
-        raise words.source.wrong("the source of a multiple-column SET must be a row of values", row.place)
+        raise words.source.wrong(
+            "the source of a multiple-column SET must be a row of values", row.place, hint="write SET (a, b) = (1, 2)"
+        )
     return tuple(_item(source, item, row.place) for item in node.expressions)
 
 

@@ -58,7 +58,7 @@ class Subqueries:
             return self._compared(binder, node, operator_of(node), node.expression, every=False, kind="row")
         query = self._bound(binder, node)
         if len(query.fields) != 1:
-            raise binder.source.wrong("subquery must return only one column", place)
+            raise binder.source.wrong("subquery must return only one column", place, hint="select one column")
         return self._added(Apply(ONE_ROW, query, "scalar", place=place))
 
     def _compared(
@@ -76,7 +76,11 @@ class Subqueries:
         ]
         if len(items) != len(values):
             few = "few" if len(items) < len(values) else "many"
-            raise binder.source.wrong(f"subquery has too {few} columns", binder.source.opening(query, QUERY_WORDS))
+            raise binder.source.wrong(
+                f"subquery has too {few} columns",
+                binder.source.opening(query, QUERY_WORDS),
+                hint="select as many columns as stand on the left",
+            )
         if every and op == "<>":
             comparison: Expression = binder.source.typed(node, compared_rows, "=", values, items)
         else:

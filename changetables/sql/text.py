@@ -123,9 +123,15 @@ class SqlText(Text):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise self.wrong("the text is not valid Unicode", self.place_of_offset(error.start)) from None
+            raise self.wrong(
+                "the text is not valid Unicode", self.place_of_offset(error.start), hint="remove the lone surrogates"
+            ) from None
         if "\0" in text:
-            raise self.wrong("syntax error: a NUL character", self.place_of_offset(text.index("\0")))
+            raise self.wrong(
+                "syntax error: a NUL character",
+                self.place_of_offset(text.index("\0")),
+                hint="remove it; bytea holds any bytes",
+            )
         try:
             tokens: list[Token] = self._tokenizer(dialect=Postgres()).tokenize(text)
         except TokenError as error:
@@ -289,8 +295,16 @@ class SqlText(Text):
         """sqlglot tells the line and a column of the opening quote in the text of its error only."""
         match = re.search(r"Missing (.+) from (\d+):(\d+)", str(error.__cause__))
         if match is None:
-            return self.wrong("syntax error: unterminated comment or literal", self.place_of_offset(len(self.text)))
-        return self.wrong(f"syntax error: unterminated {match[1]}", (int(match[2]), int(match[3]) + 1))
+            return self.wrong(
+                "syntax error: unterminated comment or literal",
+                self.place_of_offset(len(self.text)),
+                hint="close what was opened there",
+            )
+        return self.wrong(
+            f"syntax error: unterminated {match[1]}",
+            (int(match[2]), int(match[3]) + 1),
+            hint="close what was opened there",
+        )
 
     # --- tokens ---
 
@@ -443,7 +457,9 @@ def _parse(source: SqlText, into: type[exp.Expr] | None) -> list[exp.Expr]:
     except ParseError as error:
         raise _syntax_error(source, error) from None
     except RecursionError:
-        raise source.wrong("the SQL text is nested too deeply", None) from None
+        raise source.wrong(
+            "the SQL text is nested too deeply", None, hint="split the expression, or use a list with IN"
+        ) from None
 
 
 def _check_names(source: SqlText, node: exp.Expr) -> None:

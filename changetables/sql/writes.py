@@ -254,9 +254,13 @@ def bound_insert(statement: Insert, tables: Mapping[str, Table], parameters: Par
 def _fitting(positions: tuple[int, ...], count: int, named: bool, place: Place) -> tuple[int, ...]:
     """The columns that get values: fewer than the table has, if the text does not name them."""
     if count > len(positions):
-        raise _TEXT.wrong("INSERT has more expressions than target columns", place)
+        raise _TEXT.wrong(
+            "INSERT has more expressions than target columns", place, hint="leave values out, or name more columns"
+        )
     if named and count < len(positions):
-        raise _TEXT.wrong("INSERT has more target columns than expressions", place)
+        raise _TEXT.wrong(
+            "INSERT has more target columns than expressions", place, hint="give more values, or name fewer columns"
+        )
     return positions[:count]
 
 
@@ -285,7 +289,11 @@ class _RowBinding:
 
     def row(self, row: tuple[Item, ...], place: Place) -> tuple[Expression, ...]:
         if len(row) != len(self._positions):
-            raise _TEXT.wrong("VALUES lists must all be the same length", row[0].place if row else place)
+            raise _TEXT.wrong(
+                "VALUES lists must all be the same length",
+                row[0].place if row else place,
+                hint="give every row as many values",
+            )
         if self.subqueries.found:
             self._begin()
         columns = self._table.columns
@@ -440,7 +448,7 @@ def bound_checks(statement: CreateTable, columns: Sequence[Column]) -> tuple[Che
         name = definition.name or _free_name(_check_name(statement.name.text, condition), names)
         if name in {check.name for check in made}:
             message = f'constraint "{name}" for table "{statement.name.text}" already exists'
-            raise _TEXT.wrong(message, definition.condition.place)
+            raise _TEXT.wrong(message, definition.condition.place, hint="choose another name, or leave it out")
         names.add(name)
         made.append(Check(name, condition, definition.condition.text))
     return tuple(made)
@@ -469,7 +477,7 @@ def bound_uniques(statement: CreateTable, columns: Sequence[Column]) -> tuple[Un
         name = definition.name or _free_name(f"{statement.name.text}_{written}_key", names)
         if name in {unique.name for unique in made}:
             message = f'constraint "{name}" for table "{statement.name.text}" already exists'
-            raise _TEXT.wrong(message, definition.columns[0].place)
+            raise _TEXT.wrong(message, definition.columns[0].place, hint="choose another name, or leave it out")
         names.add(name)
         if wanted not in [unique.columns for unique in made]:
             made.append(Unique(name, wanted))

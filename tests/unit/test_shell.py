@@ -119,7 +119,11 @@ def test_what_is_not_committed_at_the_end_is_rolled_back(db: vt.Database) -> Non
     ]
     assert len(db.sql("TABLE t")) == 0
     failed = Run(db, "BEGIN; INSERT INTO t VALUES (1); SELECT 1 / 0;")
-    assert failed.err == ["ERROR: output ?column?: division by zero", "the open transaction is rolled back"]
+    assert failed.err == [
+        "ERROR: output ?column?: division by zero",
+        "HINT: divide by NULLIF(divisor, 0) for NULL, or leave such rows out",
+        "the open transaction is rolled back",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -206,6 +210,7 @@ def test_what_stands_before_a_text_that_cannot_be_read_is_run(db: vt.Database) -
     assert err.getvalue().splitlines()[1:] == [
         "LINE 1: begin; insert into t values (1); selec 1; insert into t values (2); commit;",
         "                                         ^",
+        "HINT: look at what stands before it, too; docs/sql.md has every statement",
     ]
     assert not shell.feed("insert into t values (3); commit;")
     assert not shell.feed("commit;")
@@ -268,7 +273,7 @@ def test_d_describes_a_view(db: vt.Database) -> None:
 def test_d_of_an_unknown_name(db: vt.Database) -> None:
     run = Run(db, "\\d nothing")
     assert not run.fine
-    assert run.err == ["ERROR: there is no table 'nothing'"]
+    assert run.err == ["ERROR: there is no table 'nothing'", "HINT: there are none"]
 
 
 def test_help_timing_and_quit(db: vt.Database) -> None:
