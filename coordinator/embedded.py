@@ -39,7 +39,7 @@ from ..ltm.tables import Tables
 from ..ltm.versions import Horizon
 from .inserting import TakingIn, taking_in
 from .ports import LogFigures
-from .timestamps import TimestampOracle
+from .timestamps import MS_SHIFT, TimestampOracle
 from .transaction import Request, Transaction, check_table
 
 ViewContributions: TypeAlias = tuple[tuple[int, list[Contribution]], ...]
@@ -683,6 +683,10 @@ class Engine:
     def seen_ts(self, ts: int) -> None:
         """A timestamp was issued before a restart: stay above it."""
         self._oracle.seen(ts)
+
+    def now_ts(self) -> int:
+        """What the clock says, as a timestamp; never before what is committed."""
+        return max(self._now_ms() << MS_SHIFT, self.ltm.horizon.durable_ts)
 
     def draw_ts(self) -> int:
         """A timestamp above all earlier ones; the caller holds the lock."""

@@ -8,12 +8,15 @@ switched has both, one after the other.
 
 Memory: the states of the keys that changed since then, and of one step the contributions. Nothing is held between two
 rounds: no snapshot, no log records. What the log has not any more is an error, never a gap.
+
+The log has more than the history that was asked for until a checkpoint trims it. Who begins does not get that: whether
+it works must not depend on when checkpoints are made. Who has begun gets whatever is there.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +53,7 @@ class Feed:
         self._place: Place | None = None
         #: The view as the last round found it.
         self._seen: View | None = None
+        self._has_begun = since is None
         if since is None:
             with self._ltm.lock:
                 since = self.view().versions.horizon.durable_ts
@@ -82,15 +86,16 @@ class Feed:
 
     def round(self) -> Iterator[Change]:
         """What changed until now. Afterwards `ts` is there."""
-        round_ = _Round(self._ltm, self.view(), self.ts, self._place)
+        round_ = _Round(self._engine, self.view(), self.ts, self._place, not self._has_begun)
         try:
             for change in round_.run():
-                self.ts = change.ts
+                self.ts, self._has_begun = change.ts, True
                 yield change
         except OperationalError as error:
             if round_.is_trimmed:
-                raise too_old(self._ltm, f"view {self._name!r}", self.ts, round_.at) from error
+                raise trimmed(self._engine, f"view {self._name!r}", self.ts, round_.at) from error
             raise
+        self._has_begun = True
         self.ts, self._place, self._seen = max(self.ts, round_.at), round_.next_place, round_.view.view
 
 
@@ -99,10 +104,11 @@ def _changed_ts(view: ViewRows) -> int:
 
 
 class _Round:
-    """From one place to now."""
+    """From one place to now; `begins`: only if that is in the history."""
 
-    def __init__(self, ltm: Ltm, view: ViewRows, since: int, place: Place | None) -> None:
-        self._ltm, self.view, self._since = ltm, view, since
+    def __init__(self, engine: Engine, view: ViewRows, since: int, place: Place | None, begins: bool) -> None:
+        self._engine, self._ltm, self.view, self._since = engine, engine.ltm, view, since
+        self._begins = begins
         self._start_lsn = None if place is None else place.lsn
         self.at = since
         self.next_place = place
@@ -123,6 +129,9 @@ class _Round:
                 return
             start_lsn = self._start_lsn = self._start()
             log = _Log(ltm, view, start_lsn, last_lsn)
+            if self._begins:
+                events = log.events(self._since, self.at)
+                check_history(self._engine, f"view {view.view.name!r}", self._since, events)
             shown = shown_at_start(ltm, view, log.sources, lambda: log.events(self._since, self.at), self.at)
         finally:
             ltm.horizon.unpin(reader)
@@ -141,7 +150,7 @@ class _Round:
             return self._start_lsn
         start_lsn = self._ltm.place_before(self._since)
         if start_lsn is None:
-            raise too_old(self._ltm, f"view {view.name!r}", self._since, self.at)
+            raise trimmed(self._engine, f"view {view.name!r}", self._since, self.at)
         return start_lsn
 
 
@@ -212,10 +221,43 @@ class _Log:
         )
 
 
-def too_old(ltm: Ltm, what: str, since: int, at: int) -> OperationalError:
-    oldest = ltm.oldest_ts()
+# --- how far back ---
+
+
+def check_history(engine: Engine, what: str, since: int, events: Iterable[tuple[int, object]]) -> None:
+    """Refuse to begin where changes would be given that are older than the history. `events` begin with a timestamp,
+    and are in the order of those: they are looked at only as far as is needed."""
+    passed_ts = _passed_ts(engine)
+    if since >= passed_ts:
+        return
+    last_ts = since
+    for ts, _ in events:
+        if ts > passed_ts:
+            break
+        last_ts = ts
+    if last_ts > since:
+        raise _too_old(what, since, last_ts)
+
+
+def _passed_ts(engine: Engine) -> int:
+    """Up to here, changes are too old: older than the history, and no deferred view has still to take them in."""
+    ltm = engine.ltm
+    if ltm.history is None:
+        return 0
+    views = ltm.tables.views_by_id.values()
+    needed = (each.versions.horizon.durable_ts for each in views if ltm.positions.get(each.view.id) is not None)
+    return min((engine.now_ts() - ltm.history.age, *needed))
+
+
+def trimmed(engine: Engine, what: str, since: int, at: int) -> OperationalError:
+    """The log has not everything any more that came after `since`."""
+    oldest = engine.ltm.oldest_ts()
+    return _too_old(what, since, at if oldest is None else max(oldest, _passed_ts(engine)))
+
+
+def _too_old(what: str, since: int, oldest: int) -> OperationalError:
     return OperationalError(
         f"the changes of {what} since {since} are not in the log any more",
-        hint=f"the oldest token that works is Token({at if oldest is None else oldest}); read all of it and "
+        hint=f"the oldest token that works is Token({oldest}); read all of it and "
         "go on from the token of that result, and keep more with connect(..., history=, history_bytes=)",
     )

@@ -15,7 +15,7 @@ from ..ltm.outputs import CommitRecord, Write
 from ..ltm.reading import same_row
 from ..ltm.tables import TableRows
 from .embedded import Engine
-from .feed import Place, too_old
+from .feed import Place, check_history, trimmed
 from .shown import Change, SignedRows
 
 
@@ -23,9 +23,10 @@ class TableFeed:
     """Reads the change tables of one table. `ts`: everything up to it was given."""
 
     def __init__(self, engine: Engine, table: TableRows, since: int | None) -> None:
-        self._ltm = engine.ltm
+        self._engine, self._ltm = engine, engine.ltm
         self._id, self._name = table.table.id, table.table.name
         self._place: Place | None = None
+        self._has_begun = since is None
         self.ts = self._ltm.horizon.durable_ts if since is None else since
 
     def has_news(self) -> bool:
@@ -48,29 +49,38 @@ class TableFeed:
             return
         start_lsn = ltm.place_before(self.ts) if self._place is None else self._place.lsn
         if start_lsn is None:
-            raise too_old(ltm, f"table {self._name!r}", self.ts, at)
+            raise trimmed(self._engine, f"table {self._name!r}", self.ts, at)
         try:
             for loaded in ltm.read_loads(start_lsn, last_lsn):
                 if loaded.table_id in (self._id, 0) and self.ts < loaded.commit_ts <= at:
                     raise self._loaded(loaded)
-            for lsn, record in ltm.read_log(start_lsn):
-                if lsn > last_lsn:
-                    break
-                if isinstance(record, CommitRecord) and self.ts < record.commit_ts <= at:
-                    rows = [
-                        row
-                        for table_id, writes in record.writes
-                        if table_id == self._id
-                        for row in signed_rows(writes, table)
-                    ]
-                    if rows:
-                        self.ts = record.commit_ts
-                        yield Change(record.commit_ts, rows)
+            if not self._has_begun:
+                events = self._changes(table, start_lsn, last_lsn, at)
+                check_history(self._engine, f"table {self._name!r}", self.ts, events)
+                self._has_begun = True
+            for change in self._changes(table, start_lsn, last_lsn, at):
+                self.ts = change.ts
+                yield change
         except OperationalError as error:
             if ltm.was_trimmed(start_lsn):
-                raise too_old(ltm, f"table {self._name!r}", self.ts, at) from error
+                raise trimmed(self._engine, f"table {self._name!r}", self.ts, at) from error
             raise
         self.ts, self._place = at, Place(at, last_lsn)
+
+    def _changes(self, table: TableRows, start_lsn: int, last_lsn: int, at: int) -> Iterator[Change]:
+        since = self.ts
+        for lsn, record in self._ltm.read_log(start_lsn):
+            if lsn > last_lsn:
+                return
+            if isinstance(record, CommitRecord) and since < record.commit_ts <= at:
+                rows = [
+                    row
+                    for table_id, writes in record.writes
+                    if table_id == self._id
+                    for row in signed_rows(writes, table)
+                ]
+                if rows:
+                    yield Change(record.commit_ts, rows)
 
     def _loaded(self, loaded: Loaded) -> OperationalError:
         return OperationalError(

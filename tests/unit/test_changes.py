@@ -318,20 +318,128 @@ def test_since_is_a_token(db: vt.Database, since: object) -> None:
 # --- history ---
 
 
-@pytest.mark.parametrize("settings", [{"history": 0}, {"history_bytes": 0}])
-def test_without_history_a_checkpoint_takes_the_changes_along(settings: dict[str, int]) -> None:
-    with vt.connect("memory:", **settings) as db:  # type: ignore[arg-type]
+class Clock:
+    """The clock of a database, by hand."""
+
+    def __init__(self, db: vt.Database) -> None:
+        self.engine = db._node.engine
+        self.ms = self.engine._now_ms() + 1
+        self.engine._now_ms = lambda: self.ms
+
+    def pass_ms(self, ms: int) -> None:
+        self.ms += ms
+
+
+def too_old(changes: Iterable[vt.ViewChange]) -> vt.Token:
+    """The token that the refusal names."""
+    with pytest.raises(vt.OperationalError, match="not in the log any more") as raised:
+        next(iter(changes))
+    return oldest_of(raised.value)
+
+
+def test_without_history_bytes_a_checkpoint_takes_the_changes_along() -> None:
+    with vt.connect("memory:", history_bytes=0) as db:
         make_tables(db)
         view = db.create_view("sums", SUMS)
         start = view.rows().token
         last = [sell(db, (1, 7, number)) for number in range(5)][-1]
         assert len(list(view.changes(since=start))) == 5
         db._node.engine.checkpoint()
-        with pytest.raises(vt.OperationalError, match="not in the log any more") as raised:
-            list(view.changes(since=start))
-        assert list(view.changes(since=oldest_of(raised.value))) == []
+        assert list(view.changes(since=too_old(view.changes(since=start)))) == []
         sell(db, (1, 7, 9))
         assert plain(view.changes(since=last)) == [[((7, 4), -1), ((7, 9), 1)]]
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_what_is_older_than_the_history_is_refused_whether_the_log_has_it_or_not(checkpoints: bool) -> None:
+    with vt.connect("memory:", history="1s") as db:
+        make_tables(db)
+        clock, view = Clock(db), db.create_view("sums", SUMS)
+        start = view.rows().token
+        tokens = []
+        for number in range(20):
+            clock.pass_ms(100)
+            tokens.append(sell(db, (1, 7, number)))
+            if checkpoints:
+                db._node.engine.checkpoint()
+        # A second ago it was number 9: what came after that is there.
+        oldest = too_old(view.changes(since=start))
+        assert tokens[8].commit_ts < oldest.commit_ts <= tokens[9].commit_ts
+        assert oldest == too_old(view.changes(since=tokens[8])) or checkpoints
+        for token in (oldest, tokens[9]):
+            assert [change.watermark for change in view.changes(since=token)] == [
+                each.commit_ts for each in tokens[10:]
+            ]
+        clock.pass_ms(8_000)
+        oldest = too_old(view.changes(since=tokens[18]))
+        assert list(view.changes(since=oldest)) == list(view.changes(since=tokens[19])) == []
+
+
+def test_with_no_history_only_the_newest_token_goes_on() -> None:
+    with vt.connect("memory:", history=0) as db:
+        make_tables(db)
+        view = db.create_view("sums", SUMS)
+        start = view.rows().token
+        assert list(view.changes(since=start)) == []
+        sell(db, (1, 7, 0))
+        last = sell(db, (1, 7, 1))
+        assert too_old(view.changes(since=start)).commit_ts == last.commit_ts
+        assert list(view.changes(since=last)) == []
+
+
+def test_who_follows_is_not_thrown_out() -> None:
+    """History is for where one begins: from there on the iterator has whatever the log has."""
+    with vt.connect("memory:", history="1s") as db:
+        make_tables(db)
+        clock, view = Clock(db), db.create_view("sums", SUMS)
+        old = view.rows().token
+        followers = [view.changes(since=since, follow=True) for since in (old, None, old)]
+        assert [each._next() for each in followers[:2]] == [None, None]
+        sell(db, (1, 7, 0))
+        given: list[list[vt.ViewChange | None]] = [[], [], [followers[2]._next()]]  # it is amid a round
+        for number in range(1, 4):
+            clock.pass_ms(5_000)  # longer than the history, between any two looks
+            sell(db, (1, 7, number))
+        too_old(view.changes(since=old))
+        for follower, changes in zip(followers, given, strict=True):
+            # A round of it may end without a change.
+            changes += [change for _ in range(6) if (change := follower._next()) is not None]
+            assert len(changes) == 4
+
+
+def test_a_view_that_did_not_change_meanwhile_is_never_too_far_behind() -> None:
+    with vt.connect("memory:", history="1s") as db:
+        make_tables(db)
+        db.create_table("others", {"id": int}, key="id")
+        clock, view = Clock(db), db.create_view("sums", SUMS)
+        start = sell(db, (1, 7, 0))
+        for number in range(5):
+            clock.pass_ms(5_000)
+            with db.transaction() as tx:
+                tx.insert("others", {"id": number})
+        assert list(view.changes(since=start)) == []
+        sell(db, (1, 7, 1))
+        assert len(list(view.changes(since=start))) == 1
+
+
+def test_history_is_longer_while_a_deferred_view_needs_it() -> None:
+    with vt.connect("memory:", history="1s") as db:
+        make_tables(db)
+        clock, view = Clock(db), db.create_view("sums", SUMS)
+        deferred = db.create_view("later", SUMS, refresh="manual")
+        start, shown = sell(db, (2, 7, 0)), deferred.rows().token
+        deferred.refresh()
+        for number in range(1, 6):
+            clock.pass_ms(5_000)
+            sell(db, (1, 7, number))
+        clock.pass_ms(5_000)
+        assert len(list(view.changes(since=start))) == 5
+        # Its own changes are as old as its steps: the first is from before the history, the second just made.
+        after_first = deferred.rows().token
+        deferred.refresh()
+        too_old(view.changes(since=start))
+        assert len(list(deferred.changes(since=after_first))) == 1
+        assert too_old(deferred.changes(since=shown)) <= after_first
 
 
 def test_history_outlives_checkpoints_and_the_process(db_path: Path) -> None:

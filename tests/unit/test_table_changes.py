@@ -93,8 +93,27 @@ def test_a_bulk_load_is_no_gap(db: vt.Database, monkeypatch: pytest.MonkeyPatch)
     db.close()
 
 
-def test_what_the_log_has_not_any_more_is_told() -> None:
+def test_what_is_older_than_the_history_is_told() -> None:
     with vt.connect("memory:", history=0) as db:
+        db.create_table("t", {"id": int, "n": int}, key="id")
+        db.create_table("other", {"id": int}, key="id")
+        following = TableChanges(db._node, "t", None, False, None)
+        with db.transaction() as first:
+            first.insert("t", {"id": 1, "n": 0})
+        with db.transaction() as tx:
+            tx.insert("other", {"id": 1})
+        assert changes(db, first.token) == [], "nothing of it"
+        with db.transaction() as second:
+            second.insert("t", {"id": 2, "n": 0})
+        with pytest.raises(vt.OperationalError, match=r"table 't' since .* not in the log") as caught:
+            changes(db, first.token)
+        assert f"the oldest token that works is Token({second.token.commit_ts})" in caught.value.hint
+        assert changes(db, second.token) == []
+        assert len(list(following)) == 2, "who follows is not thrown out"
+
+
+def test_what_the_log_has_not_any_more_is_told() -> None:
+    with vt.connect("memory:", history_bytes=0) as db:
         db.create_table("t", {"id": int, "n": int}, key="id")
         with db.transaction() as tx:
             tx.insert("t", {"id": 1, "n": 0})
