@@ -284,7 +284,7 @@ class Database:
 
     @changes_catalog
     def drop_column(self, table: str, name: str) -> None:
-        """Drop a column that no key, index or view needs."""
+        """Drop a column that neither the key nor a view needs, with its indexes, unique constraints and checks."""
         with self._changing:
             before = self._table(table)
             position = _position(before, name)
@@ -293,18 +293,26 @@ class Database:
                     f"column {name!r} is part of the primary key of table {table!r}",
                     hint="make a new table with another key, and move the rows",
                 )
-            if any(position in index.columns for index in before.indexes):
-                raise ProgrammingError(
-                    f"an index of table {table!r} uses column {name!r}", hint=f"db.drop_index({table!r}, {name!r})"
-                )
-            users = self._users(table, lambda plan: (table, position) in plan.columns_read)
+            indexes = [index for index in before.indexes if position in index.columns]
+            used = {(table, index.columns) for index in indexes}
+            users = self._users(
+                table,
+                lambda plan: (table, position) in plan.columns_read or not used.isdisjoint(plan.needed_indexes),
+            )
             self._refuse_dependents(f"drop column {name!r} of table {table!r}", users)
             dropped = replace(before.columns[position], dropped=True, nullable=True)
             columns = (*before.columns[:position], dropped, *before.columns[position + 1 :])
-            # A condition on a column goes with it, as in PostgreSQL.
+            # A condition on a column goes with it, as in PostgreSQL, and so does an index or a constraint that has it.
             checks = tuple(check for check in before.checks if position not in positions(check.condition))
-            after = replace(before, columns=columns, checks=checks)
-            self._engine.change_catalog(lambda catalog: catalog.with_table(after))
+            uniques = tuple(unique for unique in before.uniques if position not in unique.columns)
+
+            def change(catalog: Catalog) -> Catalog:
+                for index in indexes:
+                    catalog = catalog.without_index(table, index)
+                after = replace(catalog.tables[table], columns=columns, checks=checks, uniques=uniques)
+                return catalog.with_table(after)
+
+            self._engine.change_catalog(change)
 
     @changes_catalog
     def create_index(self, table: str, columns: str | Sequence[str]) -> None:

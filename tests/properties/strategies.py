@@ -283,7 +283,7 @@ class AddColumn:
 
 @dataclass
 class DropColumn:
-    """`used`: by a key, an index or a view, as far as the history knows: then it must be refused."""
+    """`used`: by a key or a view, as far as the history knows: then it must be refused. Indexes go with it."""
 
     table: str
     column: str
@@ -728,10 +728,11 @@ def _draw_change_of_table(choose: Chooser, table: Table, views: Sequence[ViewSpe
         return AddColumn(table.name, column)
     if form == 1:
         used = {name for view in views for name_of_table, name in view.columns if name_of_table == table.name}
-        used.update(table.key, *table.indexes)
+        used.update(table.key)
         column = choose.one(table.columns)
         if column.name not in used:
             table.columns.remove(column)
+            table.indexes[:] = [index for index in table.indexes if column.name not in index]
         return DropColumn(table.name, column.name, column.name in used)
     if form == 2 and table.indexes:
         return DropIndex(table.name, choose.one(table.indexes))

@@ -271,23 +271,15 @@ class Session:
     def _drop_column(self, step: gen.DropColumn) -> None:
         table = self.model.tables[step.table]
         used = {name for view in self.model.views.values() for of, name in view.columns if of == step.table}
-        if step.column in used.union(table.key, *table.indexes):
+        if step.column in used.union(table.key):
             with pytest.raises(vt.ProgrammingError):
                 self.db.drop_column(step.table, step.column)
         elif not step.used:
-            self._drop_indexes_on(step.table, step.column)
             self.db.drop_column(step.table, step.column)
+            table.indexes[:] = [index for index in table.indexes if step.column not in index]
             table.columns = [column for column in table.columns if column.name != step.column]
             for row in self.model.rows[step.table].values():
                 del row[step.column]
-
-    def _drop_indexes_on(self, table: str, column: str) -> None:
-        """Indexes that were made for views stay when those are dropped."""
-        stored = self.db._engine.ltm.tables.by_name[table].table
-        for index in stored.indexes:
-            names = [stored.columns[position].name for position in index.columns]
-            if column in names:
-                self.db.drop_index(table, names)
 
     def _create_index(self, step: gen.CreateIndex) -> None:
         # A view may have made the same one.

@@ -194,6 +194,71 @@ def test_an_added_column_has_its_default_in_old_rows(db_path: Path, checkpoint: 
     db.close()
 
 
+@pytest.mark.several_ltms
+@pytest.mark.parametrize("by_sql", [False, True], ids=["python", "sql"])
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["logged", "stored"])
+def test_indexes_and_constraints_go_with_a_column(db_path: Path, checkpoint: bool, by_sql: bool) -> None:
+    """As in PostgreSQL: those that contain it, and no others; in one change of the catalog."""
+
+    def indexed(db: vt.Database) -> list[tuple[int, ...]]:
+        table = db._table("t")
+        assert all(index.ready for index in table.indexes)
+        assert [unique.name for unique in table.uniques] == [
+            name for name, columns in (("t_b_key", (2,)),) if columns in {index.columns for index in table.indexes}
+        ]
+        return sorted(index.columns for index in table.indexes)
+
+    with vt.connect(db_path) as db:
+        db.sql("CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE, b int UNIQUE, c int, UNIQUE (b, a))")
+        db.create_index("t", "c")
+        db.create_index("t", ["c", "a"])
+        db.create_view("counts", "SELECT c, COUNT(*) AS n FROM t GROUP BY c")
+        db.sql("INSERT INTO t VALUES (1, 10, 20, 30), (2, 11, 21, 30)")
+        if checkpoint:
+            db._engine.checkpoint()
+        version = db._catalog().version
+        tx = db.transaction()
+        tx.insert("t", {"id": 3, "a": 12, "b": 22, "c": 31})
+        if by_sql:
+            db.sql("ALTER TABLE t DROP COLUMN a")
+        else:
+            db.drop_column("t", "a")
+        assert db._catalog().version > version
+        assert indexed(db) == [(2,), (3,)]
+        with pytest.raises(vt.Error):
+            tx.commit()  # it wrote the column
+        db.sql("INSERT INTO t VALUES (3, 22, 31)")
+        with pytest.raises(vt.IntegrityError):
+            db.sql("INSERT INTO t VALUES (4, 22, 31)")
+    with vt.connect(db_path) as db:
+        assert indexed(db) == [(2,), (3,)]
+        with db.snapshot() as snapshot:
+            assert [dict(row) for row in snapshot.find("t", c=30)] == [
+                {"id": 1, "b": 20, "c": 30},
+                {"id": 2, "b": 21, "c": 30},
+            ]
+            with pytest.raises(vt.ProgrammingError):
+                snapshot.find("t", a=10)
+        db.add_column("t", "a", int)
+        db.create_index("t", "a")
+        db.run(lambda tx: tx.update("t", 1, {"a": 5}))
+        assert [row.id for row in db.snapshot().find("t", a=5)] == [1]
+        assert db.view("counts").verify().ok
+
+
+def test_a_column_stays_whose_index_a_view_needs(db: vt.Database) -> None:
+    db.create_table("t", {"id": int, "a": int}, key="id", indexes=["a"])
+    db.create_table("u", {"id": int, "x": int}, key="id")
+    db.create_view("joined", "SELECT t.id, u.x FROM t JOIN u ON u.id = t.a")
+    with pytest.raises(vt.ProgrammingError, match="'joined' depends on it") as raised:
+        db.drop_column("t", "a")
+    assert raised.value.hint == "drop it first"
+    assert [index.columns for index in db._table("t").indexes] == [(1,)]
+    db.drop_view("joined")
+    db.drop_column("t", "a")
+    assert db._table("t").indexes == ()
+
+
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["logged", "stored"])
 def test_a_dropped_column_is_gone_and_its_name_is_free(db_path: Path, checkpoint: bool) -> None:
     db = vt.connect(db_path)

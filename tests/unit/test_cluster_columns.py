@@ -105,3 +105,22 @@ def test_a_column_that_is_dropped_and_added_again(db: vt.Database) -> None:
         assert {row.note for row in snapshot.scan("t")} == {"new"}
     db.create_view("notes", "SELECT note, COUNT(*) AS n FROM t GROUP BY note")
     assert rows(db, "notes") == [{"note": "new", "n": 10}]
+
+
+def test_indexes_and_constraints_go_with_a_column(db: vt.Database) -> None:
+    db.sql("CREATE UNIQUE INDEX notes ON t (note, x); CREATE INDEX ON t (x)")
+    db.create_view("xs", "SELECT id FROM t WHERE x > 0")
+    with pytest.raises(vt.ProgrammingError, match="'xs' depends on it"):
+        db.drop_column("t", "x")
+    db.drop_view("xs")
+    db.sql("ALTER TABLE t DROP COLUMN x")
+    table = db._table("t")
+    assert [index.columns for index in table.indexes] == [(1,)] and table.uniques == ()
+    with db.transaction() as tx:
+        tx.insert("t", [{"id": 20, "g": "a", "note": "n"}, {"id": 21, "g": "a", "note": "n"}])
+        assert len(tx.find("t", g="a")) == 7
+    db.add_column("t", "x", vt.column(int, default=4))
+    db.create_index("t", "x")
+    with db.snapshot() as snapshot:
+        assert len(snapshot.find("t", x=4)) == 12
+    assert rows(db, "before") == rows(db, "late")

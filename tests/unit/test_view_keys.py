@@ -85,8 +85,8 @@ def test_indexes_that_views_made_go_with_the_last_view_that_needs_them(db: vt.Da
     db.create_index("users", "city")  # now it is the user's
     db.drop_view("third")
     assert columns() == [(2,)]
-    db.drop_index("users", "city")
-    db.drop_column("users", "city")
+    db.drop_column("users", "city")  # and with it its index
+    assert columns() == []
 
 
 def test_a_branch_that_is_empty_keeps_nothing_and_harms_nothing(db: vt.Database, db_path: Path) -> None:
