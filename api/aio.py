@@ -488,6 +488,9 @@ class AsyncViewManagers:
     async def assign(self, id: int, ltm: str | None = None) -> None:
         self._managers.assign(id, ltm)
 
+    async def reassign(self, id: int, ltm: str | None = None) -> None:
+        await self.assign(id, ltm)
+
     async def withdraw(self, id: int) -> None:
         await asyncio.to_thread(self._managers.withdraw, id)
 

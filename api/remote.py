@@ -595,6 +595,9 @@ class RemoteViewManagers:
     def assign(self, id: int, ltm: str | None = None) -> None:
         self._remote.call("managers.assign", id, ltm, kind=ONCE)
 
+    def reassign(self, id: int, ltm: str | None = None) -> None:
+        self.assign(id, ltm)
+
     def withdraw(self, id: int) -> None:
         self._remote.call("managers.withdraw", id, kind=ONCE)
 

@@ -112,6 +112,10 @@ class ViewManagers:
                 )
             self._member(id).ltm = wanted
 
+    def reassign(self, id: int, ltm: str | None = None) -> None:
+        """`assign`, for one that has an LTM already."""
+        self.assign(id, ltm)
+
     def withdraw(self, id: int) -> None:
         """Take a view manager from its LTM: it idles until it is assigned again."""
         with self._command():

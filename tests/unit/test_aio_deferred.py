@@ -123,6 +123,7 @@ def test_modes_status_and_view_managers() -> None:
             assert await managers.add() == 3
             await managers.withdraw(1)
             await managers.assign(1)
+            await managers.reassign(1, (await db.status()).ltms[0])
             await managers.remove(2)
             assert [each.id for each in await managers.status()] == [1, 3]
             assert [each.id for each in (await db.status()).view_managers] == [1, 3]

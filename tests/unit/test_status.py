@@ -182,6 +182,14 @@ def test_the_database_shows_view_managers_and_its_log(db: vt.Database) -> None:
     assert [each.id for each in db.view_managers.status()] == [1, 3]
 
 
+@pytest.mark.served
+def test_a_view_manager_is_reassigned() -> None:
+    with vt.connect("memory:") as db:
+        (ltm, *_), (manager,) = db.status().ltms, db.view_managers.status()
+        db.view_managers.reassign(manager.id, ltm)
+        assert [each.ltm for each in db.view_managers.status()] == [ltm]
+
+
 def test_the_log_is_kept_for_views_that_are_behind(db: vt.Database) -> None:
     v = db.create_view("d", SUMS, refresh="manual")
     db._engine.checkpoint()

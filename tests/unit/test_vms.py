@@ -450,6 +450,17 @@ def test_the_pool_gives_a_slot_to_its_own_view_manager_or_to_another() -> None:
     assert pool.ring() == (1, 4)
 
 
+def test_reassign_is_another_name_of_assign() -> None:
+    pool = ViewManagers(2, "ltm-1", "ltm-2")
+    pool.reassign(1, "ltm-2")
+    assert [status.ltm for status in pool.status()] == ["ltm-2", "ltm-1"]
+    pool.withdraw(1)
+    pool.reassign(1)
+    assert [status.ltm for status in pool.status()] == ["ltm-1", "ltm-1"]
+    with pytest.raises(vt.ProgrammingError, match="no LTM"):
+        pool.reassign(2, "elsewhere")
+
+
 def test_the_work_of_the_last_one_that_died_goes_to_a_new_one() -> None:
     pool = ViewManagers(1, "ltm-1")
     worker = pool.worker(1)
