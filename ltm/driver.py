@@ -1012,20 +1012,15 @@ class Ltm(Reader):
         """Bring memory to the state of the last durable flush; returns the highest timestamp that was ever used."""
         position, catalog = self._store.meta("position"), self._store.meta("catalog")
         if position is None or catalog is None:
-            if self._log.last_lsn:
-                raise OperationalError(
-                    "there is a commit log, but its store is missing or empty", hint="restore both from one backup"
-                )
-            # From now on a store without these entries is one that was lost.
-            position, catalog = pack((0, 0)), pack(catalog_to_plain(Catalog()))
-            self._store.write((), (), {"position": position, "catalog": catalog}, lambda: None)
+            position, catalog = self._begin()
         if unpack(self._store.meta(SHARED_PINS) or pack([])):
             self._write_shared_pins()  # those of a process that was killed: nobody keeps what they see any more
         lsn, self.stored_ts = cast(tuple[int, int], unpack(position))
         self._stored_lsn = lsn
         if self._log.last_lsn < lsn:
             raise OperationalError(
-                f"the commit log ends at {self._log.last_lsn}, but the store was written at {lsn}: files are missing",
+                f"the commit log{self._log_place} ends at {self._log.last_lsn}, but the store was written at {lsn}: "
+                "files are missing",
                 hint="restore log and store from one backup",
             )
         self._adopt(Tables(catalog_from_plain(unpack(catalog)), self.horizon, self.tables))
@@ -1045,6 +1040,28 @@ class Ltm(Reader):
         # Watermarks and the ends of steps are issued timestamps too: a commit must not come below them, whatever the
         # clock says.
         return max([self.horizon.durable_ts, *self.horizon.watermarks.ts, *self.horizon.pins.values()])
+
+    def _begin(self) -> tuple[bytes, bytes]:
+        """Make a new database: returns its position and its catalog, which are in the store from now on.
+
+        Its first flush is empty, and the store says that it was written: a log without it is one that was lost. It
+        comes first, so that whoever was killed here left a database that is still new.
+        """
+        if self._log.last_lsn > 1 or (self._log.last_lsn and any(record.payload for record in self._log.read(1))):
+            raise OperationalError(
+                f"there is a commit log{self._log_place}, but its store is missing or empty",
+                hint="restore both from one backup",
+            )
+        lsn = self._log.last_lsn or self._log.append(b"")
+        position, catalog = pack((lsn, 0)), pack(catalog_to_plain(Catalog()))
+        self._store.write((), (), {"position": position, "catalog": catalog}, lambda: None)
+        return position, catalog
+
+    @property
+    def _log_place(self) -> str:
+        """For messages: only a log on disk has one."""
+        directory = getattr(self._log, "directory", None)
+        return "" if directory is None else f" in {directory}"
 
     def _stored_progress(self) -> list[tuple[int, int, int | None]]:
         progress = self._store.meta("progress")

@@ -128,6 +128,10 @@ class SegmentLog:
             self.close()
             raise
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
     # Appending.
 
     def append(self, payload: bytes) -> int:
