@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import queue
 import random
 import shutil
 import threading
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 import viewtide as vt
+from tests.conftest import PROFILE
 from viewtide.changetables.plan import Answers, LookUp
 from viewtide.coordinator import batch, refresher
 from viewtide.coordinator.vms import managers, view_manager
@@ -126,41 +127,39 @@ def test_every_change_counts_once_while_view_managers_die_at_work(
 # --- reading ---
 
 
-def test_read_your_writes_from_another_thread() -> None:
-    """10,000 writes, each looked for by another thread in views that are refreshed whenever something changed."""
-    writes_count, per_transaction = 10_000, 10
-    written: queue.SimpleQueue[tuple[int, vt.Token] | None] = queue.SimpleQueue()
-    older: list[tuple[int, object]] = []
-    reads_count = 0
+#: Transactions of one row, each of which is looked for: in memory, and in a directory, where commits wait for the disk.
+WRITES_COUNT = {"dev": (1_000, 200), "full": (10_000, 1_000), "soak": (100_000, 10_000)}
+WRITERS_COUNT = 4
 
-    def read() -> None:
-        nonlocal reads_count
-        for number, view in zip(itertools.count(), itertools.cycle(views), strict=False):
-            item = written.get()
-            if item is None:
-                return
-            count, token = item
-            found = view.get(at_least=token)
-            if found is None or cast(int, found["n"]) < count:
-                older.append((count, found))
-            reads_count += 1
-            if number % 50 == 0 and (rows := view.rows(at_least=token)).watermark is not None:
-                assert rows.watermark >= token.commit_ts
 
-    with vt.connect("memory:", view_managers=2) as db:
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_read_your_writes_from_another_thread(where: str, db_path: Path) -> None:
+    """Every write is looked for by another thread, before the next one, in views that are refreshed in all ways. Each
+    writer has a group of its own: so it is known what is right, neither older nor newer."""
+    writes_count = WRITES_COUNT[PROFILE][where == "directory"] // WRITERS_COUNT
+
+    def write_and_look(writer: int) -> None:
+        def look(view: vt.View, token: vt.Token) -> tuple[object, int]:
+            found, rows = view.get(writer, at_least=token), view.rows(at_least=token)
+            assert found is not None and rows.watermark is not None
+            return found["n"], min(cast(int, found.watermark), rows.watermark)
+
+        with ThreadPoolExecutor(1) as another_thread:
+            for count, view in zip(range(1, writes_count + 1), itertools.cycle(views), strict=False):
+                token = write(db, row(count * WRITERS_COUNT + writer, writer))
+                seen, watermark = another_thread.submit(look, view, token).result()
+                assert seen == count and watermark >= token.commit_ts
+
+    with (
+        vt.connect("memory:" if where == "memory" else db_path, view_managers=2) as db,
+        ThreadPoolExecutor(WRITERS_COUNT) as writers,
+    ):
         create(db)
-        sql = "SELECT COUNT(*) AS n FROM e"
+        sql = "SELECT g, COUNT(*) AS n FROM e GROUP BY g"
         views = [db.create_view(f"n_{mode}", sql, refresh=mode) for mode in ("0ms", "20ms", "manual")]
-        reader = threading.Thread(target=read)
-        reader.start()
-        for first in range(0, writes_count, per_transaction):
-            token = write(db, *(row(id_, 0) for id_ in range(first, first + per_transaction)))
-            for count in range(first + 1, first + per_transaction + 1):
-                written.put((count, token))
-        written.put(None)
-        reader.join()
-    assert reads_count == writes_count
-    assert older == []
+        list(writers.map(write_and_look, range(WRITERS_COUNT)))
+        for view in views:
+            assert shown(view, latest=True) == [(writer, writes_count) for writer in range(WRITERS_COUNT)]
 
 
 @pytest.mark.parametrize("mode", ["0ms", "20ms"])
