@@ -158,7 +158,8 @@ def _step(cost: Cost | None) -> StepStatus | None:
 # --- the commands ---
 
 _VIEW_COLUMNS = (
-    "view", "refresh", "state", "interval ms", "lag ms", "rows", "backlog rows", "backlog bytes", "evaluator",
+    "view", "refresh", "state", "interval ms", "watermark", "lag ms", "rows", "backlog rows", "backlog bytes",
+    "evaluator",
 )  # fmt: skip
 _STEP_COLUMNS = ("last step of", "steps", "rows", "look-ups", "read ms", "propagate ms", "apply ms", "whole ms")
 _MANAGER_COLUMNS = ("view manager", "ltm", "load", "rows", "slots", "busy ms")
@@ -178,8 +179,11 @@ def run_status(
         status = database.status()
         yield from (_cluster_parts if is_cluster else _node_parts)(status)
         views = _view_statuses(database, ())
-        columns = ("view", "refresh", "state", "lag ms", "rows", "backlog rows")
-        rows = [(each.name, each.refresh, each.state, each.lag_ms, each.rows, each.backlog_rows) for each in views]
+        columns = ("view", "refresh", "state", "watermark", "lag ms", "rows", "backlog rows")
+        rows = [
+            (each.name, each.refresh, each.state, each.watermark, each.lag_ms, each.rows, each.backlog_rows)
+            for each in views
+        ]
         if rows:
             yield columns, rows
 
@@ -250,6 +254,7 @@ def _view_row(status: ViewStatus) -> tuple[object, ...]:
         status.refresh,
         status.state,
         "" if status.interval_ms is None else round(status.interval_ms),
+        status.watermark,
         round(status.lag_ms),
         status.rows,
         status.backlog_rows,

@@ -256,14 +256,25 @@ def test_views_as_json(shop: Path) -> None:
     assert [each["name"] for each in json.loads(run("views", shop, "d", "--json"))] == ["d"]
 
 
+def cells_of(lines: list[str]) -> dict[str, list[str]]:
+    return {cells[0]: cells for cells in ([cell.strip() for cell in line.split("|")] for line in lines)}
+
+
+def watermark_of(shop: Path, name: str) -> int:
+    """Of a view that is refreshed by nobody."""
+    with vt.connect(shop) as database:
+        return database.view(name).status().watermark
+
+
 def test_views_as_a_table(shop: Path) -> None:
     lines = run("views", shop, "--watch").splitlines()
-    rows = {cells[0]: cells for cells in ([cell.strip() for cell in line.split("|")] for line in lines)}
-    assert rows["view"][:6] == ["view", "refresh", "state", "interval ms", "lag ms", "rows"]
+    rows = cells_of(lines)
+    assert rows["view"][:7] == ["view", "refresh", "state", "interval ms", "watermark", "lag ms", "rows"]
+    assert rows["d"][4] == str(watermark_of(shop, "d"))
     assert rows["d"][1:4] == ["manual", "live", ""]
     assert rows["s"][1:3] == ["sync", "live"]
     assert "d: moves with also (group g)" in lines
-    assert rows["s"][8] == "rows"
+    assert rows["s"][9] == "rows"
     with vt.connect(shop) as database:
         out = io.StringIO()
         database.view("d").refresh()
@@ -281,6 +292,9 @@ def test_status_as_json_and_as_text(shop: Path) -> None:
     assert f"{shop}: 1 tables, 3 views" in text
     assert "view manager" in text
     assert "backlog rows" in text
+    rows = cells_of(text.splitlines())
+    assert rows["view"][2:5] == ["state", "watermark", "lag ms"]
+    assert rows["d"][3] == str(watermark_of(shop, "d"))
 
 
 def test_figures_that_a_cluster_does_not_know_are_left_out(shop: Path) -> None:
