@@ -35,10 +35,12 @@ from ...ltm.key_range import RangeMap
 from ...ltm.machine import Host, Outputs, WhenDurable
 from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import FoundChanges, NotServed, Refused, Vote
+from ..two_phase.attempt import AttemptAt
 from ..two_phase.coordinator import Coordinator
 from ..two_phase.messages import ChangesAt, ReadAt, RowsAt
 from ..vms.cluster_messages import GroupIs, WantGroup
 from .gathering import Gathering
+from .sizes import check_parts
 
 #: A read that met an old map is begun again after this long, until so much time has passed.
 READ_AGAIN_MS = 20
@@ -64,6 +66,7 @@ class ClusterCoordinator:
         self.catalogs = Catalogs()
         self.inner = Coordinator(host, ORACLE, tables, self.map)
         self.inner.tables_by_version = self.catalogs.tables_by_version
+        self.inner.on_prepare = self._check
         #: Changes of the catalog by their numbers, with who wants them; the answers that are held back until this one
         #: has that catalog; and who waits for a newer one: by client and number, the version that he has.
         self._changes: dict[int, tuple[str, ChangeCatalog]] = {}
@@ -160,6 +163,9 @@ class ClusterCoordinator:
                 self._send.append((destination, message))
             elif not self._is_read_again(destination, message):
                 self._answer_read(destination, message)
+
+    def _check(self, attempt: AttemptAt) -> None:
+        check_parts(attempt, self.inner.tables, self.inner.ranges)
 
     def _is_of_gathering(self, sender: str, message: object) -> bool:
         match message:

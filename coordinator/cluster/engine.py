@@ -17,6 +17,7 @@ from ..two_phase.messages import Submit
 from .catalog_changes import Next
 from .reader import ClusterReader, FollowsCatalog
 from .requests import Requests
+from .sizes import check_request
 
 
 class ChangesCatalog(FollowsCatalog, Guard, Protocol):
@@ -81,6 +82,7 @@ class ClusterEngine:
             if tables.by_name.get(name) is not rows:
                 check_table(name, rows, request, tables)
         _refuse_switched(request, tables)
+        check_request(request, self._ltm_names)
         return Submit(
             request.tx_id,
             request.again,
