@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from importlib import import_module
+from itertools import chain
 from math import isinf
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from .changetables.errors import DataError, Error, InterfaceError, OperationalError, input_hint
 from .changetables.literals import value_of_text
@@ -207,13 +208,23 @@ def _decimal_of(arrow: ModuleType, digits: int, scale: int) -> DataType:
 # -- files
 
 
-def parquet_batches(path: Path, name: str, rows_max: int) -> Iterator[RecordBatch]:
+#: Is told how many bytes of a file were read.
+Tell: TypeAlias = Callable[[int], None]
+#: What is read of CSV at once, and becomes one batch.
+_CSV_BLOCK_BYTES = 1 << 20
+
+
+def parquet_batches(path: Path, name: str, rows_max: int, tell: Tell) -> Iterator[RecordBatch]:
     """`name`: what errors call the file, here and below."""
     arrow = pyarrow()
     parquet = import_module("pyarrow.parquet")
     try:
         with parquet.ParquetFile(path) as file:
-            yield from file.iter_batches(batch_size=rows_max)
+            rows_count, size = 0, path.stat().st_size
+            for batch in file.iter_batches(batch_size=rows_max):
+                rows_count += batch.num_rows
+                tell(size * rows_count // file.metadata.num_rows)
+                yield batch
     except (arrow.ArrowException, OSError) as error:
         raise _unreadable(name, "Parquet", error) from error
 
@@ -262,7 +273,7 @@ def _sql_type(kinds: ModuleType, name: str, type_: DataType) -> str:
     )
 
 
-def csv_batches(path: Path, name: str, separator: str) -> Iterator[RecordBatch]:
+def csv_batches(path: Path, name: str, separator: str, tell: Tell) -> Iterator[RecordBatch]:
     """All columns are text; a field that is empty and not quoted is NULL. Without a separator it is a comma."""
     arrow = pyarrow()
     reader = import_module("pyarrow.csv")
@@ -278,11 +289,16 @@ def csv_batches(path: Path, name: str, separator: str) -> Iterator[RecordBatch]:
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
-        opened = reader.open_csv(path, parse_options=parsing, convert_options=options)
+        reading = reader.ReadOptions(block_size=_CSV_BLOCK_BYTES)
+        opened = reader.open_csv(path, read_options=reading, parse_options=parsing, convert_options=options)
         first = next(opened, None)
         # A file without rows has columns, too.
-        yield arrow.RecordBatch.from_pylist([], schema=opened.schema) if first is None else first
-        yield from opened
+        batches = [arrow.RecordBatch.from_pylist([], schema=opened.schema)] if first is None else chain([first], opened)
+        size = path.stat().st_size
+        for number, batch in enumerate(batches, 1):
+            # Arrow reads far ahead, and does not say which bytes a batch is from.
+            tell(min(number * _CSV_BLOCK_BYTES, size))
+            yield batch
     except (arrow.ArrowException, UnicodeDecodeError) as error:
         _check_utf8(path, name)
         raise _unreadable(name, "CSV", error) from error
@@ -327,7 +343,7 @@ def not_utf8(where: str, error: UnicodeDecodeError) -> DataError:
 
 def csv_columns(path: Path, name: str, separator: str, rows_max: int) -> dict[str, list[object]]:
     """The texts of the first rows, by column."""
-    batch = next(csv_batches(path, name, separator))
+    batch = next(csv_batches(path, name, separator, lambda _: None))
     return {column: batch.column(column).slice(0, rows_max).to_pylist() for column in batch.schema.names}
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -39,6 +40,10 @@ class _Input:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
         self.places = Places(())
+        self.bytes_read = 0
+        sizes = [source.bytes_count for source in sources if source.bytes_count is not None]
+        #: None: not all of them are files.
+        self.bytes_total = sum(sizes) if len(sizes) == len(sources) else None
 
     def columns(self, key: Sequence[str]) -> dict[str, str]:
         """Those of a table for the first file."""
@@ -51,12 +56,17 @@ class _Input:
 
     def chunks(self, table: Table) -> Iterator[RecordBatch | Rows]:
         self.places.begun.clear()
-        rows_count = 0
+        rows_count = bytes_before = 0
         for source in self._sources:
             self.places.begun.append((f"{source.name}, ", rows_count))
-            for chunk in chunks_of(source, table):
+            for chunk in chunks_of(source, table, partial(self._tell, bytes_before)):
                 yield chunk
                 rows_count += len(chunk.rows) if isinstance(chunk, Rows) else chunk.num_rows
+            bytes_before += source.bytes_count or 0
+            self._tell(bytes_before, 0)
+
+    def _tell(self, bytes_before: int, bytes_count: int) -> None:
+        self.bytes_read = bytes_before + bytes_count
 
     def twice(self, table: Table) -> IntegrityError | None:
         """The first key that comes a second time, if the files are not too long to look for it."""
@@ -112,7 +122,7 @@ def run_load(
             with _uninterrupted():
                 database.create_table(name, columns, key=tuple(key) or None)
                 created = True
-        with _progress(name, err, as_json) as progress:
+        with _progress(name, source, err, as_json) as progress:
             result = _load(database, name, source, progress)
     except BaseException:
         if created:
@@ -192,20 +202,39 @@ def _uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt(came[0])
 
 
-def _progress(name: str, err: TextIO, quiet: bool) -> AbstractContextManager[LoadProgress | None]:
-    """A line that counts, where somebody sees it."""
-    return nullcontext() if quiet or not err.isatty() else _Counting(name, err)
+def _progress(name: str, source: _Input, err: TextIO, quiet: bool) -> AbstractContextManager[LoadProgress | None]:
+    """A line that moves, where somebody sees it."""
+    return nullcontext() if quiet or not err.isatty() else _Bar(name, source, err)
 
 
-class _Counting(AbstractContextManager[LoadProgress]):
-    def __init__(self, name: str, err: TextIO) -> None:
+class _Bar(AbstractContextManager[LoadProgress]):
+    """How much of the files was read; for what comes from a pipe, only that something goes on."""
+
+    def __init__(self, name: str, source: _Input, err: TextIO) -> None:
         # Imported here: a script's output needs none of it.
         from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            ProgressColumn,
+            SpinnerColumn,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-        counted = TextColumn("{task.description}: {task.completed:,.0f} rows, {task.fields[rate]:,.0f}/s")
-        self._shown = Progress(SpinnerColumn(), counted, TimeElapsedColumn(), console=Console(file=err), transient=True)
-        self._task = self._shown.add_task(f"loading {name}", total=None, rate=0.0)
+        from .shell_output import printable
+
+        title = TextColumn("{task.description}", markup=False)
+        counted = TextColumn("{task.fields[counted]}", markup=False)
+        columns: tuple[ProgressColumn, ...] = (SpinnerColumn(), title, counted, TimeElapsedColumn())
+        if source.bytes_total:
+            columns = (title, BarColumn(), TaskProgressColumn(), DownloadColumn(), counted, TimeRemainingColumn())
+        self._source = source
+        self._shown = Progress(*columns, console=Console(file=err), transient=True)
+        self._task = self._shown.add_task(f"loading {printable(name)}", total=source.bytes_total, counted="")
         self._began = time.monotonic()
 
     def __enter__(self) -> LoadProgress:
@@ -214,7 +243,8 @@ class _Counting(AbstractContextManager[LoadProgress]):
 
     def _count(self, rows: int) -> None:
         rate = rows / max(time.monotonic() - self._began, 1e-3)
-        self._shown.update(self._task, completed=rows, rate=rate)
+        counted = f"{rows:,} row{'' if rows == 1 else 's'}, {rate:,.0f}/s"
+        self._shown.update(self._task, completed=self._source.bytes_read, counted=counted)
 
     def __exit__(self, *_: object) -> None:
         self._shown.stop()

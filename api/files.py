@@ -25,7 +25,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TextIO, TypeAlias
 
-from .arrow import csv_batches, csv_columns, not_utf8, parquet_batches, parquet_columns, parquet_writer, texts_read
+from .arrow import (
+    Tell,
+    csv_batches,
+    csv_columns,
+    not_utf8,
+    parquet_batches,
+    parquet_columns,
+    parquet_writer,
+    texts_read,
+)
 from .bulk import CHUNK_ROWS, Rows, placed
 from .changetables.casts import bytes_text, decimal_text, float_text
 from .changetables.errors import DataError, InterfaceError, OperationalError, ProgrammingError
@@ -66,12 +75,14 @@ def format_of(path: Path, wanted: str = "") -> str:
 
 
 class Source(NamedTuple):
-    """A file to read. `name`: what errors call it. `separator`: of CSV, if somebody has said which it is."""
+    """A file to read. `name`: what errors call it. `separator`: of CSV, if somebody has said which it is.
+    `bytes_count`: None if it came from a pipe."""
 
     name: str
     path: Path
     kind: str
     separator: str = ""
+    bytes_count: int | None = None
 
 
 @contextmanager
@@ -90,12 +101,15 @@ def opened_sources(
         sources = []
         for path, kind in zip(paths, kinds, strict=True):
             name = "standard input" if _is_standard_input(path) else str(path)
+            bytes_count = None
             if _is_standard_input(path):
                 path = _kept(_bytes_of(standard_input), name, stack)
             elif not path.is_file():
                 with _opened(path) as pipe:
                     path = _kept(pipe, name, stack)
-            sources.append(Source(name, path, kind, separator))
+            else:
+                bytes_count = path.stat().st_size
+            sources.append(Source(name, path, kind, separator, bytes_count))
         yield sources
 
 
@@ -144,27 +158,29 @@ def _kept(pipe: BinaryIO, name: str, stack: ExitStack) -> Path:
     return Path(kept.name)
 
 
-def chunks_of(source: Source, table: Table) -> Iterator[RecordBatch | Rows]:
-    """The rows of a file for a table, some thousand at a time."""
+def chunks_of(source: Source, table: Table, tell: Tell) -> Iterator[RecordBatch | Rows]:
+    """The rows of a file for a table, some thousand at a time; before each of them `tell` is called."""
     if source.kind == PARQUET:
-        yield from parquet_batches(source.path, source.name, CHUNK_ROWS)
+        yield from parquet_batches(source.path, source.name, CHUNK_ROWS, tell)
     elif source.kind == CSV:
         # All its columns are text, which is read for the types of the table.
-        yield from csv_batches(source.path, source.name, source.separator)
+        yield from csv_batches(source.path, source.name, source.separator, tell)
     else:
-        yield from _json_chunks(source, table)
+        yield from _json_chunks(source, table, tell)
 
 
-def _json_chunks(source: Source, table: Table) -> Iterator[Rows]:
+def _json_chunks(source: Source, table: Table, tell: Tell) -> Iterator[Rows]:
     visible = [table.columns[position].name for position in table.visible()]
     types = {table.columns[position].name: table.columns[position].type for position in table.visible()}
     # Rows of one chunk have the same columns: what a line leaves out gets the default of its column.
     names: tuple[str, ...] = ()
     rows: list[tuple[object, ...]] = []
-    for number, mapping in _json_objects(source):
+    bytes_read = 0
+    for number, end, mapping in _json_objects(source):
         given = tuple(mapping)
         if given != names or len(rows) >= CHUNK_ROWS:
             if rows:
+                tell(bytes_read)
                 yield Rows(names, rows)
             names, rows = given, []
             for name in given:
@@ -177,14 +193,18 @@ def _json_chunks(source: Source, table: Table) -> Iterator[Rows]:
             rows.append(tuple([_json_value(mapping[name], types[name]) for name in given]))
         except DataError as error:
             raise placed(error, f"{source.name}, line {number}") from None
+        bytes_read = end
     if rows:
+        tell(bytes_read)
         yield Rows(names, rows)
 
 
-def _json_objects(source: Source) -> Iterator[tuple[int, dict[str, object]]]:
-    """The objects of a file with the numbers of their lines. Numbers with a point stay exact."""
+def _json_objects(source: Source) -> Iterator[tuple[int, int, dict[str, object]]]:
+    """The objects of a file with the numbers of their lines, and where these end. Numbers with a point stay exact."""
     with _opened(source.path) as file:
+        end = 0
         for number, line in enumerate(file, 1):
+            end += len(line)
             if not line.strip():
                 continue
             where = f"{source.name}, line {number}"
@@ -196,7 +216,7 @@ def _json_objects(source: Source) -> Iterator[tuple[int, dict[str, object]]]:
                 raise DataError(f"{where}: no JSON: {error}", hint='each line is one object, as {"id": 1}') from None
             if not isinstance(found, dict):
                 raise DataError(f"{where}: not an object", hint='like {"id": 1, "name": "ann"}')
-            yield number, found
+            yield number, end, found
 
 
 def _json_value(value: object, type_: Type) -> object:
@@ -239,7 +259,7 @@ def inferred_columns(source: Source) -> dict[str, str]:
         columns = csv_columns(source.path, source.name, source.separator, INFERRED_ROWS)
         return {name: str(_guessed(texts)) for name, texts in columns.items()}
     seen: dict[str, list[object]] = {}
-    for _, mapping in zip(range(INFERRED_ROWS), (found for _, found in _json_objects(source)), strict=False):
+    for _, mapping in zip(range(INFERRED_ROWS), (found for _, _, found in _json_objects(source)), strict=False):
         for name, value in mapping.items():
             seen.setdefault(name, []).append(value)
     if not seen:
@@ -332,7 +352,8 @@ def write_file(
     except OSError as error:
         raise OperationalError(
             f"{shown} cannot be written: {error.strerror or error}",
-            hint="check the directory, its permissions and the free space",
+            # A reader that went away has its reasons.
+            hint="" if is_standard_output(path) else "check the directory, its permissions and the free space",
         ) from error
 
 

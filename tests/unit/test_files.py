@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -17,7 +18,8 @@ from typer.testing import CliRunner, Result
 import viewtide as vt
 from tests.unit.test_bulk import COLUMNS, EMPTY, ROW
 from viewtide.cli import app
-from viewtide.files import is_standard_output
+from viewtide.file_commands import _Input, run_load
+from viewtide.files import is_standard_output, opened_sources
 
 pytest.importorskip("pyarrow")
 
@@ -279,8 +281,8 @@ INTERRUPTED = """
 import os, signal
 from viewtide import cli, database, file_commands, remote
 files = file_commands.chunks_of
-def chunks_of(source, table):
-    for number, chunk in enumerate(files(source, table), 1):
+def chunks_of(source, *rest):
+    for number, chunk in enumerate(files(source, *rest), 1):
         yield chunk
         if number == 2:
             os.kill(os.getpid(), signal.SIGINT)
@@ -405,3 +407,49 @@ def test_a_closed_standard_input_is_missed_only_by_who_reads_it(tmp_path: Path) 
         closed = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *arguments, str(file)]
         done = subprocess.run(closed, capture_output=True, text=True, timeout=60, check=False)
         assert told in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_what_was_read_is_told_in_bytes_of_all_files(tmp_path: Path, suffix: str) -> None:
+    path, count = tmp_path / "db", 120_000
+    (tmp_path / "rows.csv").write_text("id,note\n" + "".join(f"{n},event number {n}\n" for n in range(count)))
+    assert _run("load", "t", tmp_path / "rows.csv", "--into", path, "--create", "--key", "id").exit_code == 0
+    files = [tmp_path / f"{number}.{suffix}" for number in range(2)]
+    for file in files:
+        assert _run("export", "t", file, "--from", path).exit_code == 0
+    with vt.connect(path) as db, opened_sources(files, "", "", None) as sources:
+        source = _Input(sources)
+        told = [source.bytes_read for _ in source.chunks(db._table("t"))]
+        assert source.bytes_total == sum(file.stat().st_size for file in files) == source.bytes_read
+    assert told == sorted(told) and len(set(told)) >= 4, "it moves in the middle of a file, too"
+    assert any(0 < each < source.bytes_total // 2 for each in told)
+
+
+def test_a_terminal_shows_a_bar_and_a_count_for_what_comes_from_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one shows no bars
+    file, pipe = tmp_path / "rows.csv", tmp_path / "pipe"
+    file.write_text("id\n1\n2\n")
+    os.mkfifo(pipe)
+
+    def shown(db: vt.Database, name: str, path: Path, as_json: bool = False) -> str:
+        err = Terminal()
+        with opened_sources([path], "csv", "", None) as sources:
+            run_load(db, name, sources, create=True, key=["id"], as_json=as_json, out=io.StringIO(), err=err)
+        return err.getvalue()
+
+    with vt.connect(tmp_path / "db") as db:
+        bar = shown(db, "[bold]t", file)
+        assert "loading [bold]t" in bar and "100%" in bar and "2 rows" in bar and "7/7 bytes" in bar
+        writer = threading.Thread(target=pipe.write_text, args=("id\n1\n",))
+        writer.start()
+        spinner = shown(db, "piped", pipe)
+        writer.join()
+        assert "loading piped" in spinner and "1 row" in spinner and "%" not in spinner
+        assert shown(db, "quiet", file, as_json=True) == ""
