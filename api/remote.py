@@ -347,6 +347,7 @@ class RemoteTransaction(_RemoteReads, Transaction):
         return super()._ask(what, *args, kwargs=kwargs)
 
     def __enter__(self) -> RemoteTransaction:
+        self._calls.check_open()
         return self
 
     def __exit__(

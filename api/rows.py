@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class Columns:
 
 
 class Row(Mapping[str, object]):
-    """One row: a read-only mapping in column order, also by position (row[0]) and by attribute (row.cost).
+    """One row: a read-only mapping in column order, also by position (row[0], row[0:2]) and by attribute (row.cost).
 
     The row of a `get` says what a result says of its rows: `row.watermark` and `row.lag_ms`, unless these are columns.
     """
@@ -79,10 +80,16 @@ class Row(Mapping[str, object]):
     #: Of a row that was read alone: watermark and lag_ms. Unset in the rows of a result, which has them once for all.
     _read: tuple[int, float]
 
-    def __getitem__(self, name: str | int) -> object:
+    @overload
+    def __getitem__(self, name: str | int) -> object: ...
+    @overload
+    def __getitem__(self, name: slice) -> tuple[object, ...]: ...
+    def __getitem__(self, name: str | int | slice) -> object:
         try:
-            return self._values[self._columns.places[name]]
-        except KeyError:
+            return self._values[self._columns.places[name]]  # type: ignore[index]  # The rare slices come last.
+        except (KeyError, TypeError):
+            if isinstance(name, slice):
+                return self._values[name]
             if isinstance(name, int):
                 raise IndexError(f"the row has {len(self._values)} columns") from None
             raise
@@ -132,7 +139,21 @@ class Row(Mapping[str, object]):
         return [*super().__dir__(), *self._columns.names]
 
     def __reduce__(self) -> tuple[object, ...]:
+        """Another process gets a dict: it may not have Viewtide."""
         return dict, (dict(self),)
+
+    def __copy__(self) -> Row:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Row:
+        """Only values of json can be changed; a row without any is its own copy."""
+        values = copy.deepcopy(self._values, memo)
+        if values is self._values:
+            return self
+        made = Row(self._columns, values)
+        with suppress(AttributeError):  # unset
+            _set_read(made, _get_read(self))
+        return made
 
 
 class _Values(ValuesView[object]):

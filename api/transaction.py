@@ -51,6 +51,8 @@ class Transaction(Reads):
     _shown_by_views: OwnRows = NO_OWN_ROWS
 
     def __enter__(self) -> Transaction:
+        if self._ended is not None:
+            self._check_open()
         return self
 
     def __exit__(

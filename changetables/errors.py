@@ -21,6 +21,14 @@ class Error(Exception):
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Past the constructor: that of a subclass makes the message from something else."""
+        return _remade, (type(self), self.args), self.__dict__
+
+
+def _remade(kind: type[Error], args: tuple[object, ...]) -> Error:
+    return kind.__new__(kind, *args)
+
 
 class InterfaceError(Error):
     """The API was used wrongly: a closed database, a finished transaction, a bad argument."""

@@ -48,6 +48,14 @@ _NO_WORDS = _STRINGS | {
 }
 #: Names that the Python API has for types and SQL does not.
 _NO_SQL_TYPES = frozenset({"STR", "BYTES"})
+#: The names that PostgreSQL itself has for types: only these are types in quotes, too. Its "char" is another type than
+#: char, of one byte, which there is not.
+_CATALOG_TYPES = frozenset(
+    {
+        "int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar", "bpchar", "bool", "bytea", "date",
+        "timestamp", "timestamptz", "json", "jsonb",
+    }
+)  # fmt: skip
 _VARYING = frozenset({"CHARACTER", "CHAR", "BIT", "NATIONAL"})
 _OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}")
 
@@ -234,7 +242,7 @@ class Words:
 
     def data_type(self) -> Type:
         """A type as CREATE TABLE names it."""
-        place, first, begin = self.place, self.peek(), self._at
+        place, first, begin = self.place, self._quoted_type() or self.peek(), self._at
         if first in RESERVED or not first.isidentifier():
             raise self.syntax_error()
         self._at += 1
@@ -258,6 +266,16 @@ class Words:
             return type_of(written)
         except NotSupportedError as error:
             raise self.source.placed(error, place) from None
+
+    def _quoted_type(self) -> str:
+        """The type that a name in quotes stands for, as a word; "" if the name has none."""
+        token = None if self.ended else self._words[self._at].token
+        if token is None or token.token_type != TokenType.IDENTIFIER:
+            return ""
+        if token.text not in _CATALOG_TYPES:
+            hint = "use char(1) or text" if token.text == "char" else "write the type without quotes"
+            raise self.not_supported(f'type "{token.text}"', hint=hint)
+        return token.text.upper()
 
     # --- fragments ---
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -755,3 +757,22 @@ def test_every_public_name_is_there() -> None:
     assert all(hasattr(vt, name) for name in vt.__all__) and set(vt.__all__) <= set(dir(vt))
     with pytest.raises(AttributeError):
         _ = vt.nope
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        vt.UnsupportedView("recursion", place=(2, 7), hint="walk"),
+        vt.UnsupportedView("recursion"),
+        vt.DataError("integer out of range", hint="use numeric"),
+        vt.Busy("full"),
+    ],
+    ids=repr,
+)
+def test_errors_are_pickled_and_copied_as_they_are(error: vt.Error) -> None:
+    """Processes hand them to each other: a second "not supported: " came with each of them."""
+    error.add_note("of a test")
+    for made in (pickle.loads(pickle.dumps(error)), pickle.loads(pickle.dumps(copy.copy(error))), copy.copy(error)):
+        assert type(made) is type(error)
+        assert (made.args, str(made), repr(made)) == (error.args, str(error), repr(error))
+        assert vars(made) == vars(error) and made.hint == error.hint and made.retryable is error.retryable

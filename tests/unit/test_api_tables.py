@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import math
 import pickle
@@ -642,6 +643,34 @@ def test_a_commit_after_the_drop_of_what_was_read_is_a_conflict(db: vt.Database,
 
 
 # --- rows and results
+
+
+def test_a_slice_of_a_row_is_a_tuple(shop: vt.Database) -> None:
+    with shop.snapshot() as snapshot:
+        row = snapshot.get("events", 5)
+    assert row is not None
+    assert (row[0:2], row[-2:], row[:], row[::2]) == ((5, 1), (50, "n2"), (5, 1, 50, "n2"), (5, 50))
+    assert row[9:] == ()
+    with pytest.raises(TypeError):
+        row[["id"]]  # type: ignore[call-overload]
+
+
+def test_a_copy_of_a_row_is_a_row(db: vt.Database) -> None:
+    db.create_table("t", {"id": int, "data": dict}, key="id")
+    db.create_view("v", "SELECT id, data FROM t", refresh="manual")
+    db.run(lambda tx: tx.insert("t", {"id": 1, "data": {"a": [1]}}))
+    db.view("v").refresh()
+    row = db.view("v").get(1)
+    assert row is not None
+    for made in (copy.copy(row), copy.deepcopy(row), copy.deepcopy([row, row])[1]):
+        assert type(made) is vt.Row and made == row
+        assert (made.data, made[0], made.watermark, made.lag_ms) == ({"a": [1]}, 1, row.watermark, row.lag_ms)
+    deep = copy.deepcopy(row)
+    deep.data["a"].append(2)  # type: ignore[index]
+    assert row.data == {"a": [1]}
+    with db.snapshot() as snapshot:
+        (scanned,) = snapshot.scan("t")
+    assert type(copy.deepcopy(scanned)) is vt.Row and copy.deepcopy(scanned) == scanned
 
 
 def test_a_row_is_a_mapping_a_sequence_and_an_object(shop: vt.Database) -> None:

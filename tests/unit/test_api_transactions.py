@@ -117,6 +117,18 @@ def test_keys_can_be_swapped_within_a_transaction(db: vt.Database) -> None:
     assert _right(db)
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_transaction_that_has_ended_is_not_entered_again(db: vt.Database, end: str) -> None:
+    """What stood in the block was run, and refused only by its first read or write."""
+    with db.transaction() as tx:
+        tx.update("t", 1, {"x": 11})
+        if end == "rollback":
+            tx.rollback()
+    with pytest.raises(vt.InterfaceError, match=r"committed|rolled back") as raised, tx:
+        pytest.fail("entered")
+    assert "db.transaction()" in raised.value.hint
+
+
 @pytest.mark.embedded("an insert is kept aside: a key that exists is found at the commit, or by the next read")
 def test_writes_of_one_row_follow_each_other(db: vt.Database) -> None:
     """All sequences of four writes on one row, existing and not, against a dict."""

@@ -147,6 +147,11 @@ def test_the_types_of_create_table(written: str) -> None:
     assert table(f"create table t (a {written.upper()})").columns[0].type == type_of(written)
 
 
+@pytest.mark.parametrize("written", ['"int4"', '"varchar"(3)', '"numeric"(4, 2)', '"timestamptz"', '"text"'])
+def test_types_by_the_names_of_the_catalog_in_quotes(written: str) -> None:
+    assert table(f"CREATE TABLE t (a {written})").columns[0].type == type_of(written.replace('"', ""))
+
+
 @pytest.mark.parametrize(
     "written", ["money", "uuid", "serial", "int[]", "interval", "time", "xml", "inet", "str", "bytes", "varchar(0)"]
 )
@@ -467,6 +472,9 @@ def test_transaction_statements(text: str, kind: type) -> None:
         ("CREATE MATERIALIZED VIEW v AS SELECT 1 WITH NO DATA", "WITH NO DATA", 1),
         ("REFRESH MATERIALIZED VIEW v WITH NO DATA", "WITH NO DATA", 29),
         ("ALTER MATERIALIZED VIEW v RENAME TO w", "this ALTER MATERIALIZED VIEW", 27),
+        ('CREATE TABLE t (a "char")', 'type "char"', 19),
+        ('CREATE TABLE t (a "char"(3))', 'type "char"', 19),
+        ('CREATE TABLE t (a "Text")', 'type "Text"', 19),
         ("ALTER TABLE t RENAME TO u", "ALTER TABLE ... RENAME", 15),
         ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)", "adding a constraint to a table", 19),
         ("ALTER TABLE t ADD a int UNIQUE", "adding a column with a constraint", 19),
