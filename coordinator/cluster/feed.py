@@ -3,8 +3,8 @@ committed. Those of a table are what they tell, as it is.
 
 LTMs tell what was contributed to the view and its hidden views, each for itself and in the order of timestamps; here
 that is merged, and `shown` finds what the view showed before and after each timestamp. A synchronous view changes at
-the commit_ts of transactions; the rows of a deferred view's step all have its W1, and no step is ever taken back: up to
-the published watermark every W1 is that of one that was published.
+the commit_ts of transactions; the rows of a deferred view's step all have its W1. What a dropped step had added is
+taken back at the same W1, so nothing is shown there: every W1 with changes is that of a step that was published.
 
 Memory: the states of the keys that changed, a page of every log, and of one step the contributions. What the LTMs do
 not know any more is an error, never a gap.

@@ -46,6 +46,7 @@ class ClusterRefreshing:
             raise NotSupportedError(f"view managers of a cluster do not work by {evaluator!r}", hint="leave it out")
         give_up = time.monotonic() + timeout_ms / 1000
         asked_s = float("-inf")
+        failures = _Failures(name)
         while True:
             watermark = self.watermark(name)
             if watermark >= wanted_ts:
@@ -58,7 +59,7 @@ class ClusterRefreshing:
                 )
             if now_s - asked_s > ASK_MS / 1000:
                 asked_s = now_s
-                self._group(name, wanted_ts)
+                failures.check(self._group(name, wanted_ts), wanted_ts)
             time.sleep(LOOK_MS / 1000)
 
     def _group(self, name: str, wanted_ts: int, *, exact: bool = False) -> GroupIs:
@@ -79,10 +80,13 @@ class ClusterRefreshing:
         """One new watermark of several groups, one view of each. What they are at it stays readable for a while, also
         when they go on."""
         give_up = time.monotonic() + timeout_ms / 1000
+        failures = {name: _Failures(name) for name in names}
         while True:
             wanted_ts, missing = self._reader.begin(), list(names)
             while missing:
                 states = [(name, self._group(name, wanted_ts, exact=True)) for name in missing]
+                for name, state in states:
+                    failures[name].check(state, wanted_ts)
                 missing = [name for name, state in states if not (state.was_exact or state.watermark == wanted_ts)]
                 if any(state.watermark > wanted_ts for name, state in states if name in missing):
                     break  # a step that had begun just before took it further: another timestamp, then
@@ -102,13 +106,33 @@ class ClusterRefreshing:
         group = next(group for group in groups_of(tables) if group.key == key)
         state = self._group(name, 0)
         return GroupStatus(
-            "live",
+            "failing" if state.failures else "live",
             group.names,
             self._reader.watermark(key),
             _schedule(group, state),
             0,
             0,
         )
+
+
+class _Failures:
+    """The failures of a view's group, from when somebody began to wait for a watermark."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._before: int | None = None
+
+    def check(self, state: GroupIs, wanted_ts: int) -> None:
+        """StaleRead if a step that would have got as far as wanted has failed since. One that had begun before, and
+        ends below, says nothing."""
+        if self._before is None or state.failures < self._before:
+            # Also after one that succeeded, and if another scheduler counts from 0.
+            self._before = state.failures
+        elif state.failures > self._before and state.failed_ts >= wanted_ts:
+            raise StaleRead(
+                f"view {self._name!r} could not be refreshed: {state.failure}",
+                hint="its status shows the failure; mend the data that it names, or change the view",
+            )
 
 
 def _group_key(tables: Tables, name: str) -> int:
@@ -122,6 +146,7 @@ def _schedule(group: Group, state: GroupIs) -> Schedule:
     made = Schedule(group.mode)
     made.steps_count = state.steps
     made.tuning.interval_ms = state.interval_ms
+    made.failures_count, made.failure = state.failures, state.failure
     if state.steps:
         made.last = Cost(state.last_rows, 0, 0.0, 0.0, 0.0, state.last_ms)
     return made

@@ -13,7 +13,8 @@
       | Passed          |                            |
       |---------------> | forgets                    |
 
-Opening a step and publishing it are transactions (`step_rows`).
+Opening a step and publishing it are transactions (`step_rows`). If a view cannot be computed from what the step takes
+in, the step is dropped instead: its slots are given out again, as those of a dropped step, to be taken back.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Marker(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Refresh this slot. `number` tells assignments of it apart."""
+    """Refresh this slot, or take it back if the step is dropped. `number` tells assignments of it apart."""
 
     step: Step
     level: int
@@ -93,7 +94,7 @@ class Working(NamedTuple):
 
 
 class SlotDone(NamedTuple):
-    """The slot's row is there, whoever wrote it."""
+    """The slot's row is there, whoever wrote it; it is not there, if the step is dropped."""
 
     step: Step
     level: int
@@ -106,13 +107,15 @@ NOT_OPEN = "the step is not open"
 
 
 class SlotRefused(NamedTuple):
-    """The step is not open, or the slot's transaction was refused."""
+    """The step is not open, or the slot's transaction was refused. `failed`: a view cannot be computed, whoever tries
+    it, and `reason` says why."""
 
     step: Step
     level: int
     slot: int
     manager: int
     reason: str
+    failed: bool = False
 
 
 class Hello(NamedTuple):
@@ -144,7 +147,8 @@ ManagerIs: TypeAlias = tuple[int, str, int, float]
 
 class GroupIs(NamedTuple):
     """`watermark` is what the scheduler knows. Of the last step that had changes: the changed rows, and how long it
-    took. `was_exact`: the watermark is or was just what was wanted."""
+    took. `was_exact`: the watermark is or was just what was wanted. `failures`: steps that were dropped since the last
+    one that was published; of the last of them, why, and its W1."""
 
     number: int
     group: int
@@ -155,6 +159,9 @@ class GroupIs(NamedTuple):
     last_ms: float
     managers: tuple[ManagerIs, ...]
     was_exact: bool = False
+    failures: int = 0
+    failure: str = ""
+    failed_ts: int = 0
 
 
 def addressed(log: str, process: str, message: object) -> tuple[str, object]:

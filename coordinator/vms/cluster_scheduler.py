@@ -6,6 +6,10 @@
     levels    for each level, lowest first, and then the entries of its indexes (`Group.phases`): every slot is given
               to a view manager, and to another one if that is slow
     publish   the watermark becomes W1, if all slots are there and it still is W0; the step's rows go
+    drop      or a slot has failed: a view cannot be computed from what the step takes in. The step's row says that it
+              is dropped, so no slot of it comes any more; those that are there are taken back, highest level first;
+              then the step's row goes. The watermark stays, and the next step, which may take in that the cause is
+              gone, is tried later and later
 
 All that matters is in rows, which change by transactions: a scheduler that has been replaced without knowing it can
 begin nothing and publish nothing that another one does not know of. No I/O, no clock.
@@ -47,6 +51,7 @@ from .step_rows import (
     SLOTS_MAX,
     STEPS,
     Step,
+    dropped,
     manager_of,
     opened,
     published,
@@ -91,6 +96,10 @@ LEVEL_DONE = "scheduler: all slots of a level are in"
 PUBLISHING = "scheduler: about to publish"
 PUBLISHED = "scheduler: published, nobody told"
 PROBES = (OPENING, OPENED, CLOSED, LEVEL_DONE, PUBLISHING, PUBLISHED)
+DROPPING = "scheduler: about to drop a step"
+DROPPED = "scheduler: step dropped, its slots are there"
+ENDING = "scheduler: all slots are taken back, the step is there"
+DROP_PROBES = (DROPPING, DROPPED, ENDING)
 
 
 class _Manager:
@@ -124,12 +133,16 @@ class _Slot:
 
 
 class _Level:
-    """Wanted: every slot of a level."""
+    """Wanted: every slot of a level, or none, if the step is dropped."""
 
     def __init__(self, step: Step, level: int, missing: Sequence[int]) -> None:
         self.step = step
         self.level = level
         self.slots = {slot: _Slot() for slot in missing}
+
+
+class _StepFailed(Exception):
+    """Thrown into a step whose level cannot be had."""
 
 
 Wanted: TypeAlias = ReadAt | Submit | _Closing | _Level
@@ -177,6 +190,8 @@ class ClusterScheduler:
         #: As far as it knows.
         self.watermarks: dict[int, int] = {}
         self._had_rows: dict[int, bool] = {}
+        #: By group: the W1 of its last step that was dropped.
+        self._failed_ts: dict[int, int] = {}
         #: By group: timestamps that somebody wants as watermarks, in their order, and the last ones that were.
         self._exact: dict[int, list[int]] = {}
         self._were_exact: dict[int, deque[int]] = {}
@@ -197,6 +212,7 @@ class ClusterScheduler:
         self._asker.begin(term)
         self._exact.clear()
         self._were_exact.clear()
+        self._failed_ts.clear()
         self._scheduler = Scheduler()
         self._scheduler.adopt(each.group for each in self._groups.values())
         self._timers.append((now_ms + TICK_MS, ("tick", term)))
@@ -248,9 +264,12 @@ class ClusterScheduler:
             case SlotDone(step, level, slot, number):
                 self._heard(number, sender)
                 self._slot_done(step, level, slot, number)
-            case SlotRefused(step, level, slot, number, reason):
+            case SlotRefused(step, level, slot, number, reason, failed):
                 self._heard(number, sender)
-                self._slot_refused(step, level, slot, number, reason)
+                if failed and not step.is_dropped:
+                    self._slot_failed(step, level, slot, reason)
+                else:
+                    self._slot_refused(step, level, slot, number, reason)
             case WantGroup():
                 self._want_group(sender, message)
             case _:
@@ -294,7 +313,7 @@ class ClusterScheduler:
         schedule = self._scheduler.schedules[key]
         final_ts = self._groups[key].final_ts
         if final_ts:
-            return self.watermarks.get(key, 0) < final_ts
+            return self.watermarks.get(key, 0) < final_ts and schedule.retry_at_ms <= self._now_ms
         due_ms = schedule.due_ms(self._had_rows.get(key, True))
         if schedule.wanted_ts > self.watermarks.get(key, 0):
             due_ms = float("-inf")
@@ -306,14 +325,15 @@ class ClusterScheduler:
     def _begin_again(self, key: int, run: _Run) -> None:
         """With what the rows say."""
         if isinstance(run.wanted, _Level):
-            for place in run.wanted.slots.values():
-                for number in list(place.workers):
-                    self._take_slot(place, number)
+            self._take_slots(run.wanted)
         del self.runs[key]
 
-    def _go_on(self, key: int, run: _Run, answer: RowsAt | Outcome | None) -> None:
+    def _go_on(self, key: int, run: _Run, answer: RowsAt | Outcome | _StepFailed | None) -> None:
         try:
-            run.wanted = wanted = run.running.send(answer)
+            if isinstance(answer, _StepFailed):
+                run.wanted = wanted = run.running.throw(answer)
+            else:
+                run.wanted = wanted = run.running.send(answer)
         except StopIteration:
             del self.runs[key]
             return
@@ -350,7 +370,10 @@ class ClusterScheduler:
         last = schedule.last or Cost(0, 0, 0.0, 0.0, 0.0, 0.0)
         known = (self.watermarks.get(key, 0), schedule.interval_ms or 0.0, schedule.steps_count)
         cost = (last.rows_count, last.duration_ms)
-        self._send.append((sender, GroupIs(number, key, *known, *cost, managers, was_exact)))
+        found = GroupIs(number, key, *known, *cost, managers, was_exact)
+        failed_ts = self._failed_ts.get(key, 0)
+        found = found._replace(failures=schedule.failures_count, failure=schedule.failure, failed_ts=failed_ts)
+        self._send.append((sender, found))
 
     def _want_exactly(self, key: int, wanted_ts: int) -> None:
         wanted = self._exact.setdefault(key, [])
@@ -372,19 +395,57 @@ class ClusterScheduler:
                     self.watermarks[group.key] = w0
                     return
                 step = yield from self._open(group, read)
+        if step.is_dropped:
+            yield from self._drop(step)
+            return
         closing = _Closing(step)
         yield closing
         self.host.probe(CLOSED)
         levels = len(group.phases()) if self._has_changes(closing) else 0
-        while not (yield from self._publish_when_done(group, step, levels)):
-            read = yield ReadAt(0, 0, (step_key(group.key),))
-            assert isinstance(read, RowsAt)
-            if not self._is_open(step, read):
-                # Another one has published it.
-                return
+        failure = ""
+        try:
+            while not (yield from self._publish_when_done(group, step, levels)):
+                read = yield ReadAt(0, 0, (step_key(group.key),))
+                assert isinstance(read, RowsAt)
+                if not self._is_open(step, read):
+                    # Another one has published it, or dropped it.
+                    return
+        except _StepFailed as failed:
+            failure = str(failed)
+        if failure:
+            self._note_failed(step, failure)
+            yield from self._drop(step)
+            return
         rows = sum(closed.rows for closed in closing.closed.values())
         self._had_rows[group.key] = rows > 0
         self._note_published(group, step, began_ms, rows)
+
+    def _drop(self, step: Step) -> _Stepping:
+        """Until no row of the step is there. What is written is decided by what the rows say: another scheduler may do
+        the same at the same time."""
+        key = step_key(step.group)
+        while True:
+            read = yield ReadAt(0, 0, (key,), (slots_range(step.group),))
+            assert isinstance(read, RowsAt)
+            found = step_of(read.rows[0][1])
+            if found is None or found.as_opened != step.as_opened:
+                return
+            if not found.is_dropped:
+                self.host.probe(DROPPING)
+                yield self._submit({key: dropped(step)}, read, (key,))
+                continue
+            self.host.probe(DROPPED)
+            levels = self._to_take_back(found, slots_of(step, [row for _, _, row in read.ranges[0]]))
+            for level, slots in levels:
+                yield _Level(found, level, slots)
+            if not levels:
+                self.host.probe(ENDING)
+                yield self._submit({key: ENDED}, read, (key,))
+
+    def _to_take_back(self, step: Step, done: set[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+        """The slots by level, highest first: what a level was made from stays until it is taken back."""
+        levels = sorted({level for level, _ in done}, reverse=True)
+        return [(each, sorted(slot for level, slot in done if level == each)) for each in levels]
 
     def _open_step(self, read: RowsAt) -> Step | None:
         """The step that somebody has opened: it is finished before another one begins (rule D1)."""
@@ -485,6 +546,14 @@ class ClusterScheduler:
         for log, process in self._logs():
             self._send.append(addressed(log, process, Passed(((step.group, step.w1),))))
 
+    def _note_failed(self, step: Step, failure: str) -> None:
+        self.host.note("failed", step)
+        self._failed_ts[step.group] = step.w1
+        self._had_rows[step.group] = True
+        # A step up to just there would fail again.
+        self._exact[step.group] = [ts for ts in self._exact.get(step.group, ()) if ts > step.w1]
+        self._scheduler.failed(step.group, self._now_ms, failure)
+
     # -- closing
 
     def _ask_to_close(self, closing: _Closing) -> None:
@@ -564,6 +633,11 @@ class ClusterScheduler:
             manager.slot_ms += _WEIGHT * (took_ms - manager.slot_ms)
         del place.workers[number], place.heard_ms[number], place.numbers[number]
 
+    def _take_slots(self, level: _Level) -> None:
+        for place in level.slots.values():
+            for number in list(place.workers):
+                self._take_slot(place, number)
+
     def _slot(self, step: Step, level: int, slot: int) -> _Slot | None:
         run = self.runs.get(step.group)
         if run is None or not isinstance(run.wanted, _Level):
@@ -583,6 +657,14 @@ class ClusterScheduler:
         run.since_ms = self._now_ms
         if not run.wanted.slots:
             self._go_on(step.group, run, None)
+
+    def _slot_failed(self, step: Step, level: int, slot: int, reason: str) -> None:
+        if self._slot(step, level, slot) is None:
+            return
+        run = self.runs[step.group]
+        assert isinstance(run.wanted, _Level)
+        self._take_slots(run.wanted)
+        self._go_on(step.group, run, _StepFailed(reason))
 
     def _slot_refused(self, step: Step, level: int, slot: int, number: int, reason: str) -> None:
         """Somebody else may have done it, or the step is over: whoever does it next finds out."""

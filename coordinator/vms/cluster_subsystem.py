@@ -28,7 +28,7 @@ from ...ltm.two_phase.participant import Participant, RefreshRow
 from ...ltm.two_phase.recent import Recent
 from ...ltm.two_phase.records import LoggedWrite
 from .cluster_messages import Changed, Close, Closed, Collect, Item, Marker, Passed
-from .groups import Group, Phase, groups_in_force, groups_of
+from .groups import Group, Phase, groups_in_force, groups_of, is_shown_by_step
 from .hash_ring import HashRing
 from .step_rows import BEGINNING, Step
 
@@ -53,7 +53,7 @@ def sources_of(views: Iterable[ViewRows], tables: Tables) -> dict[str, TableRows
 
 def changed_in(phase: Phase, tables: Tables) -> dict[str, TableRows | ViewRows]:
     """By name: whose changes a phase is about."""
-    if phase.entries:
+    if phase.shown:
         return {rows.view.name: rows for rows in phase.views}
     return sources_of(phase.views, tables)
 
@@ -111,8 +111,8 @@ class History:
 
     def _watch(self, group: Group, tables: Tables) -> None:
         self._watermarks.setdefault(group.key, BEGINNING)
-        indexed = [rows for rows in group.views if rows.indexes]
-        for source in (*sources_of(group.views, tables).values(), *indexed):
+        shown = [rows for rows in group.views if is_shown_by_step(rows)]
+        for source in (*sources_of(group.views, tables).values(), *shown):
             for source_id in watched_ids(source):
                 self._readers.setdefault(source_id, set()).add(group.key)
 

@@ -4,14 +4,20 @@ A slot: read the step's row (it must be the open step, rule D1), collect the slo
 markers, propagate with look-ups as of W0 and W1, and commit its part of □V in one transaction: refreshes at version W1,
 and the slot's row, which must not be there. The step's row is among what the transaction has read: when the step is not
 open any more, it is refused.
+
+A slot that fails because a view cannot be computed fails for everybody: the step is dropped. What its slots have added
+is taken back by the same work, which gives the same again, because W0 and W1 are closed: the negated refreshes at
+version W1, and the slot's row, which must be there, goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from ...changetables.change_table import Change
+from ...changetables.errors import Error
+from ...changetables.plan import Contribution
 from ...changetables.types import Row
 from ...ltm.cluster.catalogs import Catalogs, Stored, tables_of
 from ...ltm.cluster.messages import CatalogIs, FetchCatalog, NotHere
@@ -42,7 +48,7 @@ from .cluster_subsystem import catalog_of_step, sources_of
 from .groups import Group, groups_of
 from .look_ups_between import answer_between, shown_between
 from .managers import PIECE_ROWS
-from .step_rows import STEPS, Step, refreshed, slot_key, step_key, step_of
+from .step_rows import ENDED, STEPS, Step, refreshed, slot_key, step_key, step_of
 from .view_manager import ViewManager
 
 #: How often it says that it is there.
@@ -51,6 +57,8 @@ HELLO_MS = 100
 COLLECT_MS = 80
 #: Slots that are remembered, for schedulers that ask twice.
 DONE_MAX = 1_000
+#: Of a failure, which may show a value of any length: it goes into the status of views.
+FAILURE_CHARS_MAX = 1_000
 #: The numbers of its transactions have this bit, its id, its life and a number below.
 _TX_BIT = 1 << 62
 
@@ -59,6 +67,10 @@ GATHERED = "view manager: all markers are in"
 SUBMITTING = "view manager: about to commit a slot"
 COMMITTED_SLOT = "view manager: slot committed, not told"
 PROBES = (WORKING, GATHERED, SUBMITTING, COMMITTED_SLOT)
+FAILED_SLOT = "view manager: a slot failed, nobody told"
+TAKING_BACK = "view manager: about to take a slot back"
+TAKEN_BACK = "view manager: slot taken back, not told"
+DROP_PROBES = (FAILED_SLOT, TAKING_BACK, TAKEN_BACK)
 
 SlotName: TypeAlias = tuple[Step, int, int]
 
@@ -104,8 +116,15 @@ class Gather:
 
 Asked: TypeAlias = ReadAt | Submit | Gather
 Answered: TypeAlias = RowsAt | Outcome | None
-#: Returns why the slot was refused, "" if it is done.
-_Slot: TypeAlias = Generator[Asked, Answered, str]
+
+
+class _Refused(NamedTuple):
+    reason: str
+    failed: bool = False
+
+
+#: Returns why the slot was refused, None if it is done.
+_Slot: TypeAlias = Generator[Asked, Answered, _Refused | None]
 
 
 class _Job:
@@ -224,9 +243,11 @@ class ClusterViewManager:
             self._catalogs = {entry.version: tables_of(entry.data) for entry in self._newest.stored.entries}
 
     def _forget_others(self, step: Step) -> None:
-        """Of steps of the group that are older: they are over, or this one would not be open."""
+        """Of steps of the group that are older: they are over, or this one would not be open. And of the same step, if
+        it is dropped now."""
         for name, job in list(self.jobs.items()):
-            if name[0].group == step.group and name[0].w1 < step.w1:
+            other = name[0]
+            if other.group == step.group and (other.w1 < step.w1 or (step.is_dropped and other == step.as_opened)):
                 self._asker.forget(job.asked)
                 del self.jobs[name]
 
@@ -237,6 +258,11 @@ class ClusterViewManager:
             asked = job.running.send(answer)
         except StopIteration as finished:
             self._end(name, job, finished.value)
+            return
+        except Error as error:
+            # Nobody who is given the slot can do it: it is about what the step takes in.
+            self.host.probe(FAILED_SLOT)
+            self._end(name, job, _Refused(str(error)[:FAILURE_CHARS_MAX], True))
             return
         if isinstance(asked, Gather):
             job.asked = asked
@@ -252,10 +278,10 @@ class ClusterViewManager:
         if self.jobs.get(name) is job:
             self._go_on(name, job, found)
 
-    def _end(self, name: SlotName, job: _Job, reason: str) -> None:
+    def _end(self, name: SlotName, job: _Job, refused: _Refused | None) -> None:
         del self.jobs[name]
-        if reason:
-            self._send.append((job.scheduler, SlotRefused(*name, self.id, reason)))
+        if refused is not None:
+            self._send.append((job.scheduler, SlotRefused(*name, self.id, *refused)))
             return
         self._done[name] = None
         if len(self._done) > DONE_MAX:
@@ -275,10 +301,13 @@ class ClusterViewManager:
     def _collect_from(self, name: SlotName, gather: Gather, log: str) -> None:
         first = gather.first_missing(log)
         if first is not None:
-            self._send.append(addressed(log, gather.logs[log], Collect(*name, first)))
+            step, level, slot = name
+            self._send.append(addressed(log, gather.logs[log], Collect(step.as_opened, level, slot, first)))
 
     def _share(self, message: Changed | Marker) -> None:
         name = (message.step, message.level, message.slot)
+        if name not in self.jobs:
+            name = (message.step.dropped, message.level, message.slot)
         job = self.jobs.get(name)
         if job is None or job.gather is None:
             return
@@ -298,15 +327,16 @@ class ClusterViewManager:
         row_of_step, row_of_slot = step_key(step.group), slot_key(step.group, step.w1, level, slot)
         read = yield ReadAt(0, 0, (row_of_step, row_of_slot))
         assert isinstance(read, RowsAt)
-        if read.rows[1][1] is not None:
-            return ""
+        is_refreshed = read.rows[1][1] is not None
+        if is_refreshed is not step.is_dropped:
+            return None
         if not self._is_open(step, read.rows[0][1]):
-            return NOT_OPEN
+            return _Refused(NOT_OPEN)
         gather = Gather(work.logs)
         if not gather.complete:
             yield gather
         refreshes = yield from self._propagate(tables, group, step, level, slot, list(gather.items()))
-        self.host.probe(SUBMITTING)
+        self.host.probe(TAKING_BACK if step.is_dropped else SUBMITTING)
         outcome = yield Submit(
             self._next_tx_id(step),
             False,
@@ -319,17 +349,18 @@ class ClusterViewManager:
         )
         assert isinstance(outcome, Outcome)
         if outcome.state == COMMITTED:
-            self.host.probe(COMMITTED_SLOT)
+            self.host.probe(TAKEN_BACK if step.is_dropped else COMMITTED_SLOT)
             self.host.note("slot", step, level, slot, self.id)
-            return ""
+            return None
         # It may be there, written by another one: whoever is asked to do it again finds out.
-        return outcome.error[1] or outcome.state
+        return _Refused(outcome.error[1] or outcome.state)
 
     def _is_open(self, step: Step, row: Row | None) -> bool:
         return step_of(row) == step
 
     def _row(self, step: Step, level: int, slot: int) -> Intents:
-        return ((STEPS, ((slot_key(step.group, step.w1, level, slot), refreshed(step, level, slot, self.id)),)),)
+        intent = ENDED if step.is_dropped else refreshed(step, level, slot, self.id)
+        return ((STEPS, ((slot_key(step.group, step.w1, level, slot), intent),)),)
 
     def _seen(self, row_of_step: bytes) -> tuple[bytes, ...]:
         return (row_of_step,)
@@ -341,10 +372,24 @@ class ClusterViewManager:
     def _propagate(
         self, tables: Tables, group: Group, step: Step, level: int, slot: int, items: Sequence[Item]
     ) -> Generator[ReadAt, Answered, tuple[Refresh, ...]]:
+        """What the slot adds to the views, or what takes that back."""
         phase = group.phases()[level]
-        if phase.entries:
+        if phase.shown:
             return (yield from self._entries(tables, phase.views, step, items))
-        views = phase.views
+        change_tables = yield from self._change_tables(tables, phase.views, step.as_opened, slot, items)
+        found: list[Refresh] = []
+        for view_id, contributions in change_tables:
+            if step.is_dropped:
+                contributions = self._negated(tables.views_by_id[view_id], contributions)
+            found += [(view_id, key, values, delta) for key, values, delta in contributions]
+        return tuple(found)
+
+    def _negated(self, view: ViewRows, contributions: Sequence[Contribution]) -> list[Contribution]:
+        return [view.plan.negate(each) for each in contributions]
+
+    def _change_tables(
+        self, tables: Tables, views: Sequence[ViewRows], step: Step, slot: int, items: Sequence[Item]
+    ) -> Generator[ReadAt, Answered, list[tuple[int, list[Contribution]]]]:
         sources = sources_of(views, tables)
         share: dict[str, Sequence[Change]] = {}
         for name, source in sources.items():
@@ -370,11 +415,7 @@ class ClusterViewManager:
             try:
                 wanted = next(working) if answers is None else working.send(answers)
             except StopIteration as finished:
-                return tuple(
-                    (view_id, key, values, delta)
-                    for view_id, contributions in finished.value
-                    for key, values, delta in contributions
-                )
+                return cast("list[tuple[int, list[Contribution]]]", finished.value)
             answers = []
             if wanted:
                 answers = yield from answer_between(tables, wanted, step.w0, step.w1)
@@ -382,14 +423,18 @@ class ClusterViewManager:
     def _entries(
         self, tables: Tables, views: Sequence[ViewRows], step: Step, items: Sequence[Item]
     ) -> Generator[ReadAt, Answered, tuple[Refresh, ...]]:
-        """Of the indexes of views whose rows are all in: what they show now is entered, what they showed is not."""
+        """Of views whose rows are all in: what they show now is entered into their indexes, what they showed is not.
+        That it can be shown at all is found out here, too."""
         found: list[Refresh] = []
         for view in views:
             keys = sorted({key for source_id, key, _, _ in items if source_id == view.view.id})
-            if keys:
-                writes = yield from shown_between(tables, view, keys, step.w0, step.w1)
-                for entries in view.indexes:
-                    found += [refresh_of_entry(entries.index.id, entry) for entry in entries_of(entries, writes)]
+            if not keys or (step.is_dropped and not view.indexes):
+                continue
+            writes = yield from shown_between(tables, view, keys, step.as_opened.w0, step.w1)
+            if step.is_dropped:
+                writes = [(key, new, old) for key, old, new in writes]
+            for entries in view.indexes:
+                found += [refresh_of_entry(entries.index.id, entry) for entry in entries_of(entries, writes)]
         return tuple(found)
 
 

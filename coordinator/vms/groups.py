@@ -12,11 +12,11 @@ from .modes import Mode, quickest
 
 
 class Phase(NamedTuple):
-    """A part of a step that begins when all slots of the one before are in. `entries`: the indexes of these views are
-    brought to what they show now."""
+    """A part of a step that begins when all slots of the one before are in. `shown`: it is found out whether what these
+    views show now can be computed, and their indexes are brought to that."""
 
     views: tuple[ViewRows, ...]
-    entries: bool = False
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Group:
         found: list[Phase] = []
         for views in self.levels():
             found.append(Phase(tuple(views)))
-            indexed = tuple(rows for rows in views if rows.indexes)
-            if indexed:
-                found.append(Phase(indexed, True))
+            shown = tuple(rows for rows in views if is_shown_by_step(rows))
+            if shown:
+                found.append(Phase(shown, True))
         return found
 
     def sources(self, tables: Tables) -> dict[str, TableRows | ViewRows]:
@@ -76,6 +76,11 @@ class Group:
                 if isinstance(source, TableRows) or not source.view.deferred:
                     found[name] = source
         return found
+
+
+def is_shown_by_step(rows: ViewRows) -> bool:
+    """Whether a step looks at what the view shows: not before its rows are all in."""
+    return bool(rows.indexes) or rows.plan.fallible
 
 
 def groups_of(tables: Tables) -> list[Group]:

@@ -1,8 +1,11 @@
 """What a cluster keeps of the steps of deferred views: rows of one table, written by ordinary transactions.
 
     (group, STEP, 0, 0, 0)          the open step: W0, W1, how many slots its changes are divided between (rule D1),
-                                    and the version of the catalog that says which views it is about
-    (group, SLOT, W1, level, slot)  this slot is refreshed: inserted by the transaction that does it
+                                    and the version of the catalog that says which views it is about. Of a step that
+                                    is dropped W0 is negative: no slot of it is refreshed any more, and those that are
+                                    there are taken back
+    (group, SLOT, W1, level, slot)  this slot is refreshed: inserted by the transaction that does it, and removed by the
+                                    one that takes it back
     (group, WATERMARK, 0, 0, 0)     the published watermark
     (0, WITHDRAWN, 0, 0, manager)   this view manager gets no slots of steps that are opened from now on
     (view, PAGE, S, 0, page)        this page of a new view's contents as of S is there: inserted with it
@@ -54,7 +57,8 @@ def with_steps(catalog: Catalog) -> Catalog:
 
 class Step(NamedTuple):
     """A step of a group. `slots` is 0 where only the step's name matters. `version` is that of the catalog that says
-    which views the group has, 0 if there is only one."""
+    which views the group has, 0 if there is only one. `w0` is negative if it is dropped: a view manager or scheduler
+    that knows nothing of this finds nobody who would close or feed such a step."""
 
     group: int
     w0: int
@@ -65,6 +69,18 @@ class Step(NamedTuple):
     @property
     def name(self) -> tuple[int, int, int]:
         return self.group, self.w0, self.w1
+
+    @property
+    def is_dropped(self) -> bool:
+        return self.w0 < 0
+
+    @property
+    def dropped(self) -> Step:
+        return self._replace(w0=-abs(self.w0))
+
+    @property
+    def as_opened(self) -> Step:
+        return self._replace(w0=abs(self.w0))
 
 
 def step_key(group: int) -> bytes:
@@ -109,7 +125,16 @@ def _all(group: int, kind: int) -> KeyRange:
 
 
 def opened(step: Step) -> Intent:
-    return ABSENT, (step.group, STEP, 0, 0, 0, step.w0, step.w1, step.slots, step.version), None, True
+    return ABSENT, _row_of(step), None, True
+
+
+def dropped(step: Step) -> Intent:
+    """Where it was open."""
+    return PRESENT, _row_of(step.dropped), None, True
+
+
+def _row_of(step: Step) -> Row:
+    return step.group, STEP, 0, 0, 0, step.w0, step.w1, step.slots, step.version
 
 
 def refreshed(step: Step, level: int, slot: int, manager: int) -> Intent:
@@ -139,7 +164,7 @@ ENDED: Intent = (PRESENT, None, None, True)
 
 
 def step_of(row: Row | None) -> Step | None:
-    """The open step that a row tells of."""
+    """The open step that a row tells of, or the dropped one."""
     if row is None:
         return None
     group, _, _, _, _, w0, w1, slots, version = cast("tuple[int, ...]", row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import catalog, cluster, commit, following, reading_store, stored, toy, views, views_cluster
+from . import catalog, cluster, commit, following, reading_store, stored, toy, views, views_cluster, views_failing
 from .scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -14,6 +14,7 @@ SCENARIOS: dict[str, Scenario] = {
         *cluster.SCENARIOS,
         *views.SCENARIOS,
         *views_cluster.SCENARIOS,
+        *views_failing.SCENARIOS,
         *stored.SCENARIOS,
         *catalog.SCENARIOS,
         *following.SCENARIOS,

@@ -86,17 +86,24 @@ class ViewsReplay(Replay):
         return sorted(published)
 
     def _slots(self, commits: Commits) -> None:
-        """Every transaction that refreshes at a version of its own wrote the row of one slot."""
+        """Every transaction that refreshes at a version of its own wrote the row of one slot, or removed it: then it
+        took back what another one had added."""
         inserted: Counter[tuple[object, ...]] = Counter()
+        removed: Counter[tuple[object, ...]] = Counter()
         writers: dict[TxId, int] = Counter()
         for _, tx_id, old, new in self._step_rows(commits, SLOT):
             if new is not None and old is None:
                 inserted[new[:5]] += 1
                 writers[tx_id] += 1
+            elif old is not None and new is None and self.submits[tx_id][1].at:
+                removed[old[:5]] += 1
+                writers[tx_id] += 1
         for slot, times in inserted.items():
             self.traffic["slots"] += 1
             if times != 1:
                 raise self.violation(f"slot {slot} was refreshed {times} times")
+            if removed[slot] > 1:
+                raise self.violation(f"slot {slot} was taken back {removed[slot]} times")
         for tx_id in commits:
             if self.submits[tx_id][1].at and writers[tx_id] != 1:
                 raise self.violation(f"{tx_id} refreshed {writers[tx_id]} slots", tx_id)

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from tests.sim.workload import LTMS, key, tables
-from viewtide.changetables.plan import LookUp, State
+from viewtide.changetables.errors import DataError
+from viewtide.changetables.plan import Contribution, LookUp, State
 from viewtide.changetables.types import Row
 from viewtide.coordinator.transaction import ABSENT, PRESENT
 from viewtide.coordinator.two_phase.messages import CONFLICT, Outcome, ReadAt, RowsAt, Submit
@@ -20,12 +21,14 @@ from viewtide.coordinator.vms.cluster_messages import (
     Close,
     Closed,
     Collect,
+    GroupIs,
     Hello,
     Item,
     Marker,
     Passed,
     SlotDone,
     SlotRefused,
+    WantGroup,
     Work,
     Working,
     addressed,
@@ -91,6 +94,10 @@ def test_rows_tell_what_was_written() -> None:
     rows = [cast(Row, step_rows.refreshed(each, 1, 2, 9)[1]) for each in (step, step._replace(w1=30))]
     assert step_rows.slots_of(step, rows) == {(1, 2)}
     assert step_rows.ENDED[0] == PRESENT
+    expect, row, _, _ = step_rows.dropped(step)
+    assert expect == PRESENT and step_rows.step_of(row) == step.dropped != step
+    assert step.dropped.is_dropped and not step.is_dropped
+    assert step.dropped.dropped == step.dropped and step.dropped.as_opened == step == step.as_opened
 
 
 # --- what was committed ---
@@ -356,10 +363,10 @@ class _Manager:
     def receive(self, message: object, sender: str = "leader") -> list[tuple[str, object]]:
         return sent(self.machine.receive(sender, message, 1))
 
-    def work(self) -> ReadAt:
+    def work(self, step: Step = STEP) -> ReadAt:
         """Gives it a slot; returns what it asks first."""
-        found = self.receive(Work(STEP, 0, 0, 1, (("ltm-1", "ltm-1"),)))
-        assert ("leader", Working(STEP, 0, 0, 1)) in found
+        found = self.receive(Work(step, 0, 0, 1, (("ltm-1", "ltm-1"),)))
+        assert ("leader", Working(step, 0, 0, 1)) in found
         return next(message for _, message in found if isinstance(message, ReadAt))
 
     def rows(self, asked: ReadAt, rows: Iterable[Row | None]) -> list[tuple[str, object]]:
@@ -396,6 +403,56 @@ def test_a_slot_is_committed_at_w1_with_its_row_and_the_step_as_seen() -> None:
     assert [refresh[0] for refresh in submit.refreshes] == [tables().views["late_counted"].view.id]
     refused = Outcome(submit.tx_id, CONFLICT, 0, ("TransactionConflict", "why", ""))
     assert manager.receive(refused, "c") == [("leader", SlotRefused(STEP, 0, 0, 1, "why"))]
+
+
+SHOWN = "cannot be shown"
+
+
+def _cannot(*_: object) -> None:
+    raise DataError(SHOWN, hint="mend it")
+
+
+def test_a_slot_that_fails_is_refused_with_the_reason_and_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = _Manager()
+    manager.rows(manager.work(), [OPEN, None])
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterViewManager, "_change_tables", _cannot)
+        found = manager.receive(Marker(STEP, 0, 0, "ltm-1", 0), "ltm-1")
+    assert found == [("leader", SlotRefused(STEP, 0, 0, 1, str(DataError(SHOWN, hint="mend it")), True))]
+    assert not manager.machine.jobs
+    assert manager.rows(manager.work(), [OPEN, None]) == [("ltm-1", Collect(STEP, 0, 0, 0))]
+
+
+def test_a_slot_of_a_dropped_step_is_taken_back_with_its_row() -> None:
+    manager = _Manager()
+    dropped = cast(Row, step_rows.dropped(STEP)[1])
+    done = cast(Row, step_rows.refreshed(STEP, 0, 0, 2)[1])
+    counters = tables().by_name["counters"].table.id
+    items = ((counters, key("counters", 1), None, (1, 5)),)
+    submits = []
+    for step, rows in ((STEP, [OPEN, None]), (STEP.dropped, [dropped, done])):
+        # What was begun of the step when it was dropped is forgotten.
+        assert manager.rows(manager.work(step), rows) == [("ltm-1", Collect(STEP, 0, 0, 0))]
+        manager.receive(Marker(STEP, 0, 0, "ltm-1", 1), "ltm-1")
+        ((_, submit),) = manager.receive(Changed(STEP, 0, 0, "ltm-1", 0, items), "ltm-1")
+        assert isinstance(submit, Submit)
+        submits.append(submit)
+    assert list(manager.machine.jobs) == [(STEP.dropped, 0, 0)]
+    added, taken = submits
+    assert (taken.at, taken.seen) == (added.at, added.seen) == (STEP.w1, (step_key(QUICK),))
+    assert taken.writes[0][1] == ((slot_key(QUICK, STEP.w1, 0, 0), step_rows.ENDED),)
+    plan = tables().views["late_counted"].plan
+    assert [Contribution(*each[1:]) for each in taken.refreshes] == [
+        plan.negate(Contribution(*each[1:])) for each in added.refreshes
+    ]
+    assert manager.receive(Outcome(taken.tx_id, COMMITTED, 5), "c") == [("leader", SlotDone(STEP.dropped, 0, 0, 1))]
+
+
+def test_a_slot_of_a_dropped_step_that_is_not_there_is_not_taken_back() -> None:
+    manager = _Manager()
+    dropped = cast(Row, step_rows.dropped(STEP)[1])
+    found = manager.rows(manager.work(STEP.dropped), [dropped, None])
+    assert found == [("leader", SlotDone(STEP.dropped, 0, 0, 1))]
 
 
 # --- the scheduler ---
@@ -436,6 +493,9 @@ class _Scheduler:
         return found
 
 
+FOUND = Step(QUICK, 1, 77 << 8, 3)
+
+
 def test_a_step_is_opened_at_the_timestamp_of_the_read_before_anything_else() -> None:
     scheduler = _Scheduler()
     found = scheduler.read(scheduler.tick(), None)
@@ -449,9 +509,8 @@ def test_a_step_is_opened_at_the_timestamp_of_the_read_before_anything_else() ->
     assert closing == [(log, Close(step, 0)) for log in LTMS]
 
 
-def opened_by_another(scheduler: _Scheduler) -> Step:
+def opened_by_another(scheduler: _Scheduler, step: Step = FOUND) -> Step:
     """A step that the scheduler found, with all LTMs closed and no slot done."""
-    step = Step(QUICK, 1, 77 << 8, 3)
     scheduler.read(scheduler.tick(), step)
     return step
 
@@ -517,6 +576,47 @@ def test_a_step_that_another_one_has_published_is_left_alone() -> None:
     found = scheduler.read(scheduler.close(step, rows=0), step)
     found = scheduler.read(found, step._replace(w1=99 << 8))
     assert not messages(Outputs(send=tuple(found)), Submit)
+
+
+def test_a_step_that_fails_is_dropped_its_slots_are_taken_back_and_others_hear_of_it() -> None:
+    scheduler = _Scheduler()
+    step = opened_by_another(scheduler)
+    scheduler.read(scheduler.close(step), step)
+    scheduler.receive(SlotDone(step, 0, 1, 1), "manager-1")
+    failed = SlotRefused(step, 0, 0, 1, "why", True)
+    found = scheduler.receive(failed, "manager-1")
+    assert not any(manager.slots for manager in scheduler.machine.managers.values())
+    # First nobody refreshes a slot of it any more.
+    ((_, submit),) = scheduler.read(found, step)
+    assert isinstance(submit, Submit)
+    assert (submit.writes[0][1], submit.seen) == (((step_key(QUICK), step_rows.dropped(step)),), (step_key(QUICK),))
+    assert scheduler.receive(failed, "manager-2") == []
+    done = cast(Row, step_rows.refreshed(step, 0, 1, 1)[1])
+    found = scheduler.receive(Outcome(submit.tx_id, COMMITTED, 600 << 8), "c")
+    found = scheduler.read(found, step.dropped, [done])
+    assert [(m.step, m.level, m.slot) for _, m in found if isinstance(m, Work)] == [(step.dropped, 0, 1)]
+    found = scheduler.receive(SlotDone(step.dropped, 0, 1, 1), "manager-1")
+    ((_, submit),) = scheduler.read(found, step.dropped)
+    assert isinstance(submit, Submit)
+    assert (submit.writes[0][1], submit.seen) == (((step_key(QUICK), step_rows.ENDED),), (step_key(QUICK),))
+    found = scheduler.receive(Outcome(submit.tx_id, COMMITTED, 700 << 8), "c")
+    scheduler.read(found, None)
+    assert QUICK not in scheduler.machine.runs
+    ((_, state),) = scheduler.receive(WantGroup(7, QUICK, 0), "c")
+    assert isinstance(state, GroupIs)
+    assert (state.watermark, state.failures, state.failure, state.failed_ts) == (0, 1, "why", step.w1)
+    # It is tried again, but not at once.
+    assert not [m for _, m in scheduler.tick() if isinstance(m, ReadAt) and m.keys[0] == step_key(QUICK)]
+    scheduler.receive(Hello(1), "manager-1")
+    assert [m for _, m in scheduler.tick(350) if isinstance(m, ReadAt) and m.keys[0] == step_key(QUICK)]
+
+
+def test_a_dropped_step_is_ended_by_whoever_leads_next() -> None:
+    scheduler = _Scheduler()
+    step = opened_by_another(scheduler, FOUND.dropped)
+    assert isinstance(scheduler.machine.runs[QUICK].wanted, ReadAt)
+    asked = scheduler.machine.runs[QUICK].wanted
+    assert asked.keys == (step_key(QUICK),) and step.is_dropped
 
 
 def test_who_is_slow_gets_fewer_slots() -> None:
