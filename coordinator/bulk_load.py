@@ -264,7 +264,12 @@ class _Loading:
             answers = [self._ltm.answer(look_up, self._tables, self._at, self._at) for look_up in wanted]
 
     def _note_read(self, look_up: LookUp) -> None:
-        table_id = self._tables.source(look_up.table).table.id
+        source = self._tables.source(look_up.table)
+        table_id = source.table.id
+        if isinstance(source, ViewRows):
+            # Its minima and maxima change without its rows.
+            ids = (values.view.id for values in source.values)
+            self._ranges.update((values_id, *table_range(values_id)) for values_id in ids)
         if look_up.index is None:
             self._keys.update((table_id, key) for key in look_up.keys)
         else:
@@ -290,7 +295,9 @@ class _Loading:
     def _check_tables(self, same_deferred: bool) -> None:
         now = self._ltm.tables.by_name.get(self._table.table.name)
         same_views = now is not None and [view.plan for view in now.views] == [view.plan for view in self._table.views]
-        if now is None or now.table != self._table.table or not same_views or not same_deferred:
+        # Somebody may be made from one of its views by now, and would have to be told.
+        can = now is not None and can_stage(self._engine, now)
+        if now is None or now.table != self._table.table or not (same_views and same_deferred and can):
             raise TransactionConflict(
                 f"table {self._table.table.name!r} or its views were changed during the load", hint="load it again"
             )
@@ -315,8 +322,9 @@ class _Loading:
             )
 
     def take_back(self) -> None:
-        """What was staged goes, unless the database has stopped: then the next start removes it."""
-        if not self._engine.failed:
+        """What was staged goes, unless the database has stopped: then the next start removes it. What is committed
+        stays, if the interrupt came after that."""
+        if not self._engine.failed and not self._ltm.staging.is_loaded(self._load):
             with self._engine.storing():
                 self._ltm.staging.unstage(self._load)
                 with self._ltm.lock:

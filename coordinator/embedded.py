@@ -601,8 +601,9 @@ class Engine:
             transaction.looked_up(ltm.look_up(wanted, own))
         return transaction
 
-    def contribute(self, view_id: int, contributions: list[Contribution]) -> int:
+    def contribute(self, view_id: int, contributions: list[Contribution], *, to_sync: bool = False) -> int:
         """Commit contributions to one view that come from no write: a repair. Returns commit_ts once it is durable.
+        `to_sync`: only if it is synchronous still.
 
         Nothing is propagated to the views that are made from it. One that is still being computed would never hear of
         them, therefore none may be.
@@ -613,6 +614,8 @@ class Engine:
             view = ltm.tables.views_by_id.get(view_id)
             if view is None:
                 raise TransactionConflict("the view was dropped meanwhile", hint="look for it again")
+            if to_sync and view.view.deferred:
+                raise TransactionConflict("the view was switched meanwhile", hint="run it again")
             unfinished = [each.view.name for each in view.views if not each.view.ready_ts]
             if unfinished:
                 raise TransactionConflict(
@@ -816,7 +819,8 @@ class Engine:
             if self._failure is None:
                 self.checkpoint()
         finally:
-            with self.ltm.lock:
+            # Nobody else writes to the store (`storing`), or begins to.
+            with self._checkpoint_lock, self.ltm.lock:
                 self.fail(InterfaceError("the database is closed"))
                 self.ltm.close()
 

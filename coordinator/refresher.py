@@ -372,12 +372,33 @@ class Refresher:
         """Have the groups of these views computed anew, by a batch refresh."""
         names = list(names)
         with self._held_now(names):
-            for key in self._keys(names):
-                for view_id in self._groups[key].ids:
-                    self._ltm.positions[view_id] = None
+            self._lose(names)
             now_ts = self._engine.draw_ts()
         for name in names:
             self.wait_for(name, now_ts, timeout_ms)
+
+    @contextmanager
+    def given_up(self, source_id: int) -> Iterator[list[str]]:
+        """The groups that are made from a table or view, straight, are held, and are computed anew afterwards, whatever
+        happens to the process: their names."""
+        while True:
+            names = self.made_from(source_id)
+            with self.held(names) as held:
+                with self._ltm.lock:
+                    same = held == self._ids(names) and names == self.made_from(source_id)
+                    if same:
+                        self._lose(names)
+                if same:
+                    if names:
+                        self._engine.checkpoint()  # the log does not say it
+                    yield names
+                    return
+
+    def _lose(self, names: Iterable[str]) -> None:
+        """The caller has these groups, and the lock."""
+        for key in self._keys(names):
+            for view_id in self._groups[key].ids:
+                self._ltm.positions[view_id] = None
 
     def _failures_of(self, name: str) -> int:
         return self._scheduler.schedules[self._group_of(name).key].failures_count

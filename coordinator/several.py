@@ -321,7 +321,9 @@ class SeveralEngine(Engine):
         try:
             self._pump(lambda: len(self._outcomes) < len(running))
         except Exception as error:
-            # Only the LTMs' logs know what is committed, and nobody what is held: nothing goes on.
+            # Only the LTMs' logs know what is committed, and nobody what is held: nothing goes on. The node's log gets
+            # nothing of it: after a restart all of the batch is done again, in the order of commit_ts.
+            self._decided = []
             self.fail(error)
             for pending in running.values():
                 pending.error = CommitUnknown(
@@ -329,8 +331,7 @@ class SeveralEngine(Engine):
                     hint="reopen the database to see whether it was committed",
                 )
             return
-        finally:
-            self._log_decided()
+        self._log_decided()
         for tx_id, pending in running.items():
             outcome = self._outcomes[tx_id]
             if outcome.state != COMMITTED:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, cast
 
@@ -36,7 +37,7 @@ from ..ltm.participant import rows_by_prefix
 from ..ltm.tables import TableRows, Tables, ViewRows
 from . import on_spark
 from .embedded import Engine
-from .ports import Reading
+from .ports import GroupMoved, Reading
 
 #: Source rows up to which the oracle is asked too: a second or two of its time, and all of them are in memory then.
 VERIFY_ORACLE_ROWS = 50_000
@@ -721,7 +722,21 @@ def _verify_hidden(
 # --- repair ---
 
 
-def repair(engine: Engine, name: str, progress: Progress | None = None, limits: Limits = LIMITS) -> Outcome:
+#: Holds the deferred views that are made from a view, which has an id, and has them computed anew afterwards.
+GivingUp: TypeAlias = Callable[[int], AbstractContextManager[object]]
+
+
+def _nobody(view_id: int) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def repair(
+    engine: Engine,
+    name: str,
+    progress: Progress | None = None,
+    limits: Limits = LIMITS,
+    giving_up: GivingUp = _nobody,
+) -> Outcome:
     """Make the stored rows of a synchronous view right, and those of all views that it is made from or that are made
     from it.
 
@@ -729,7 +744,7 @@ def repair(engine: Engine, name: str, progress: Progress | None = None, limits: 
     same difference would mend it twice.
     """
     with engine.repairing:
-        return _EmbeddedRepair(engine, name, progress, limits).run()
+        return _EmbeddedRepair(engine, name, progress, limits, giving_up).run()
 
 
 class Repair:
@@ -754,6 +769,11 @@ class Repair:
         """Commit the corrections of a view that was compared at a snapshot."""
         raise NotImplementedError
 
+    def can_mend(self, view: ViewRows) -> bool:
+        """Whether a view is still what it was when the repair began, or whoever has its name now: it may be one whose
+        contents are being computed."""
+        return bool(view.view.ready_ts)
+
     def made_from(self, view: ViewRows) -> list[ViewRows]:
         """Those that have to be compared if the view was corrected."""
         return _made_from(view)
@@ -768,8 +788,9 @@ class Repair:
         rows_checked = 0
         while (name := self._next()) is not None:
             with self.snapshot(name) as snapshot:
-                if name in snapshot.tables.views:
-                    self._compare(snapshot, snapshot.tables.views[name])
+                found = snapshot.tables.views.get(name)
+                if found is not None and self.can_mend(found):
+                    self._compare(snapshot, found)
                     if name == self._name:
                         rows_checked = self._outcome.rows_checked
         with self.snapshot(self._name) as snapshot:
@@ -777,8 +798,9 @@ class Repair:
             outcome.as_of, outcome.rows_checked = snapshot.at, rows_checked
             outcome.ok = not self._failed
             # What the oracle still finds is no damage but a wrong plan, which adding up again cannot mend.
-            if outcome.ok:
-                _ask_oracle(snapshot, snapshot.view(self._name), self._limits, outcome)
+            view = snapshot.view(self._name)
+            if outcome.ok and self.can_mend(view):
+                _ask_oracle(snapshot, view, self._limits, outcome)
         self._meter.finish()
         return outcome
 
@@ -824,13 +846,22 @@ class Repair:
 
 
 class _EmbeddedRepair(Repair):
-    def __init__(self, engine: Engine, name: str, progress: Progress | None, limits: Limits) -> None:
+    def __init__(
+        self, engine: Engine, name: str, progress: Progress | None, limits: Limits, giving_up: GivingUp
+    ) -> None:
         super().__init__(engine, name, progress, limits)
-        self._engine = engine
+        self._engine, self._giving_up = engine, giving_up
+
+    def can_mend(self, view: ViewRows) -> bool:
+        if view.view.deferred and view.view.name == self._name:
+            raise GroupMoved(self._name)
+        # One that was switched meanwhile is behind: what it has not taken in yet is no damage.
+        return super().can_mend(view) and not view.view.deferred
 
     def snapshot(self, name: str) -> Snapshot:
         return Snapshot(self._engine)
 
     def contribute(self, snapshot: Snapshot, view: ViewRows, corrections: list[Contribution]) -> None:
-        self._engine.contribute(view.view.id, corrections)
+        with self._giving_up(view.view.id):
+            self._engine.contribute(view.view.id, corrections, to_sync=True)
         self._engine.checkpoint_if_due()

@@ -84,6 +84,15 @@ class Staging:
                 if versions.table_id == table_id:
                     keys.update(versions.frozen)
 
+    def is_loaded(self, load: Load) -> bool:
+        """Whether it is committed."""
+        return self._loads[load.staged_ts].is_loaded
+
+    @property
+    def staged_ts(self) -> int:
+        """The highest timestamp of a load, also of one that did not happen: nothing may be written there again."""
+        return max([0, *self._loads, *self._gone])
+
     def unstage(self, load: Load) -> None:
         """Remove the cells of a load that did not happen; `forget` comes after it."""
         assert self._bulk is not None, "this store takes no loads"

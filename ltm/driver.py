@@ -465,8 +465,10 @@ class Ltm(Reader):
                 rows.versions.transform(rows.codec.pad)
         for dropped in catalog.dropped:
             self._dropped_ts.setdefault(dropped, self.horizon.durable_ts)
-        self.participant.tables = self.tables = tables
+        # First: whoever has the new tables must pin where the views are now.
         self._adopt_modes(tables)
+        self.participant.tables = self.tables = tables
+        self._pin_watermarks()
 
     def _adopt_modes(self, tables: Tables) -> None:
         """A view that was switched between sync and deferred has another horizon; its rows are as of now."""
@@ -482,7 +484,6 @@ class Ltm(Reader):
                 self.positions.pop(view_id, None)
         for gone in self.positions.keys() - tables.views_by_id.keys():
             del self.positions[gone]
-        self._pin_watermarks()
 
     def _set_horizon(self, rows: ViewRows, horizon: Horizon) -> None:
         rows.versions.horizon = horizon
@@ -1039,7 +1040,8 @@ class Ltm(Reader):
         self.staging.remove_unfinished()
         # Watermarks and the ends of steps are issued timestamps too: a commit must not come below them, whatever the
         # clock says.
-        return max([self.horizon.durable_ts, *self.horizon.watermarks.ts, *self.horizon.pins.values()])
+        pins = self.horizon.pins.values()
+        return max([self.horizon.durable_ts, self.staging.staged_ts, *self.horizon.watermarks.ts, *pins])
 
     def _begin(self) -> tuple[bytes, bytes]:
         """Make a new database: returns its position and its catalog, which are in the store from now on.
