@@ -165,11 +165,15 @@ _last: list[Tables] = []
 
 
 def _is_of_one_line(before: Tables, catalog: Catalog) -> bool:
-    """Whether what has one id is one thing in both: a process may see catalogs of several databases."""
+    """Whether what has one id is one thing in both: a process may see catalogs of several databases. One view may have
+    the id there that its partial rows have here: its plan names that id."""
     for view in catalog.views.values():
-        known = before.views_by_id.get(view.id)
-        if known is not None and (known.view.name, known.view.relation) != (view.name, view.relation):
-            return False
+        for number in (view.id, *view.partials):
+            known = before.views_by_id.get(number)
+            if known is None:
+                continue
+            if (known.view.id, known.view.name, known.view.relation) != (view.id, view.name, view.relation):
+                return False
     return True
 
 

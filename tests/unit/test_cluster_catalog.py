@@ -12,10 +12,11 @@ from tests.sim.world import World
 from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.types import INT
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
+from viewtide.coordinator.local_layout import LOCAL
 from viewtide.coordinator.transaction import ANY
 from viewtide.coordinator.two_phase.messages import CONFLICT, Outcome, ReadAt, RowsAt, Submit
 from viewtide.ltm.catalog import Catalog
-from viewtide.ltm.cluster.catalogs import Catalogs, Stored, pack_catalog, unpack_catalog
+from viewtide.ltm.cluster.catalogs import Catalogs, Stored, pack_catalog, tables_of, unpack_catalog
 from viewtide.ltm.cluster.messages import (
     CATALOG,
     MAP,
@@ -251,3 +252,13 @@ def test_rows_of_views_that_are_made_or_deferred_are_not_final() -> None:
     known.adopt(Stored().begin(1, 1, pack_catalog(catalog.with_view(made))))
     found = {int.from_bytes(prefix, "big") for prefix in known.unfinished()}
     assert found == {made.id, *deferred}
+
+
+def test_a_view_keeps_its_own_plan_where_another_database_has_its_partial_rows_under_its_id() -> None:
+    """(The 35th seed of catalog-crashes after 34 others in one process: a view was kept under the id of an index.)"""
+    free = FIRST.next_id
+    near = replace(FIRST.views["bank"], name="near")
+    one = FIRST.with_view(replace(near, id=free, layout=LOCAL, partials=(free + 1, free + 2)))
+    other = FIRST.with_view(replace(near, id=free + 1, layout=LOCAL, partials=(free + 2, free + 3)))
+    for catalog in (one, other, replace(one, version=one.version + 1)):
+        assert tables_of(pack_catalog(catalog)).views["near"].plan.view_id == catalog.views["near"].id
