@@ -26,8 +26,8 @@ from .ltm.driver import Ltm
 from .ltm.garbage import database_closed, database_opened
 from .ltm.ports import CommitLog, Store
 from .ltm.store.memory import MemoryStore
+from .open_socket import LOCK, OpenSocket, open_socket
 from .open_socket import NAME as SOCKET
-from .open_socket import OpenSocket, open_socket
 
 logger = logging.getLogger("viewtide")
 
@@ -133,7 +133,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         try:
-            self._file = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise OperationalError(f"{directory} cannot be opened: {error.strerror}", hint="check its owner") from error
         give_up = time.monotonic() + ORPHANED_LOCK_S_MAX
@@ -238,7 +238,7 @@ def _sync_directory(directory: Path) -> None:
 
 def _check_directory(directory: Path) -> None:
     around = directory.absolute().parent
-    if (around / "LOCK").exists() and (around / "store").exists():
+    if (around / LOCK).exists() and (around / "store").exists():
         # One at the place of the socket would keep everybody from reaching the database around it.
         raise OperationalError(
             f"{directory} is inside of a database, {around}",
@@ -246,7 +246,7 @@ def _check_directory(directory: Path) -> None:
         )
     if directory.is_dir():
         names = {entry.name for entry in directory.iterdir()}
-        if names and not names & {"LOCK", "log", "store"}:
+        if names and not names & {LOCK, "log", "store"}:
             raise OperationalError(
                 f"{directory} holds something else than a Viewtide database", hint="choose a new path"
             )

@@ -24,7 +24,7 @@ from tests.conftest import PROFILE
 from tests.garbage import Garbage
 from viewtide.coordinator.cluster.directory import PROCESSES, Address
 from viewtide.coordinator.cluster.zookeeper import ZooKeeper
-from viewtide.open_socket import running_address
+from viewtide.open_socket import KNOCK, running_address
 
 from .running import wait_for
 
@@ -138,10 +138,10 @@ def served_node(closing: ExitStack, folder: Path) -> Victim:
 def open_directory(closing: ExitStack, folder: Path) -> Victim:
     started = closing.enter_context(process(folder, "-c", HOLDER, folder / "open.db"))
     first_line(started)
-    socket = folder / "open.db" / "socket"
-    db = closing.enter_context(vt.connect(f"ipc://{socket}"))
+    db = closing.enter_context(vt.connect(f"ipc://{folder}/open.db/socket"))
     node = running_address(folder / "open.db")
-    return Victim("open directory", started, [f"unix://{socket}", node], writing(db))
+    knocks = Path(node.removeprefix("ipc://")).with_name(KNOCK)
+    return Victim("open directory", started, [f"unix://{knocks}", node], writing(db))
 
 
 def cluster(closing: ExitStack, folder: Path, zookeeper_path: str) -> list[Victim]:

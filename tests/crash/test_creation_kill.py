@@ -56,7 +56,11 @@ for point in range(points_max):
 @pytest.mark.several_ltms
 def test_a_database_whose_making_was_interrupted_opens_as_a_new_one(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLER, str(tmp_path), str(POINTS_MAX)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", KILLER, str(tmp_path), str(POINTS_MAX)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     calls = done.stdout.split()
     assert {"mkdir", "open", "fsync", "rename", "flock"} <= set(calls), calls

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +33,16 @@ def filled(path: Path) -> vt.Database:
     with db.transaction() as tx:
         tx.insert("t", [{"id": number, "g": "ab"[number % 2]} for number in range(10)])
     return db
+
+
+def folder_of(path: Path) -> Path:
+    """Where the process that wrote the file listens."""
+    return Path((path / "socket").read_text().splitlines()[-1])
+
+
+def kill_one_that_has_it_open(path: Path) -> None:
+    code = "import os, sys, viewtide as vt\nvt.connect(sys.argv[1])\nos.kill(os.getpid(), 9)\n"
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -9
 
 
 def test_commands_reach_a_running_database(db_path: Path) -> None:
@@ -73,6 +87,7 @@ def test_only_its_owner_can_use_it(db_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.undo()
         address = running_address(db_path)
         folder = Path(address.removeprefix("ipc://")).parent
+        assert folder == folder_of(db_path)
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not (db_path / "socket").exists()
     assert not folder.exists()
@@ -96,14 +111,152 @@ def test_a_long_path(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_no_hindrance(db_path: Path) -> None:
-    code = "import os, sys, viewtide as vt\nvt.connect(sys.argv[1])\nos.kill(os.getpid(), 9)\n"
-    assert subprocess.run([sys.executable, "-c", code, str(db_path)], check=False).returncode == -9
-    assert (db_path / "socket").is_socket()
+    kill_one_that_has_it_open(db_path)
+    left = folder_of(db_path)
+    assert left.is_dir()
     assert running_address(db_path) == ""
     assert command("sql", db_path, "-c", "CREATE TABLE u (id int PRIMARY KEY)").returncode == 0
     with filled(db_path) as db:
         assert running_address(db_path) != ""
         assert db.tables() == ["u", "t"]
+        assert not left.exists()
+
+
+def test_the_socket_of_an_earlier_version_is_replaced(db_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(db_path).close()
+    monkeypatch.chdir(db_path)  # its path is too long for a socket, perhaps
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind("socket")
+    assert running_address(db_path) == ""
+    with vt.connect(db_path):
+        assert running_address(db_path) != ""
+
+
+def test_a_file_that_was_not_written_yet_is_replaced(db_path: Path) -> None:
+    filled(db_path).close()
+    (db_path / "socket").touch()
+    assert running_address(db_path) == ""
+    with vt.connect(db_path):
+        assert running_address(db_path) != ""
+    assert not (db_path / "socket").exists()
+
+
+# --- copies ---
+
+
+def test_what_a_killed_process_left_can_be_copied(db_path: Path, tmp_path: Path) -> None:
+    filled(db_path).close()
+    kill_one_that_has_it_open(db_path)
+    left = folder_of(db_path)
+    copy = tmp_path / "copy.db"
+    shutil.copytree(db_path, copy)
+    with vt.connect(copy) as copied:
+        assert left.exists(), "it belongs to the original"
+        with vt.connect(db_path) as original:
+            assert not left.exists()
+            assert copied.tables() == original.tables() == ["t"]
+            addresses = {running_address(copy), running_address(db_path)}
+            assert len(addresses) == 2
+            assert "" not in addresses
+
+
+def test_a_copy_of_an_open_database_does_not_lead_to_its_process(db_path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with filled(db_path) as db:
+        shutil.copytree(db_path, copy)
+        assert (copy / "socket").is_file()
+        db.sql("CREATE TABLE later (id int PRIMARY KEY)")
+        assert running_address(copy) == ""
+        with pytest.raises(vt.Unavailable, match="no process has the database"):
+            vt.connect(f"ipc://{copy}/socket")
+        status = command("status", copy, "--json")
+        assert status.returncode == 0, status.stderr
+        assert json.loads(status.stdout)["tables"] == 1
+        assert json.loads(command("status", db_path, "--json").stdout)["tables"] == 2
+        with vt.connect(copy) as copied:
+            assert copied.tables() == ["t"]
+            assert copied.view("counts").rows() == db.view("counts").rows()
+        assert running_address(db_path) != "", "who closes the copy leaves the original alone"
+
+
+def test_a_database_that_was_moved_while_it_is_open_is_reached(db_path: Path, tmp_path: Path) -> None:
+    with filled(db_path):
+        db_path.rename(tmp_path / "moved.db")
+        with vt.connect(f"ipc://{tmp_path}/moved.db/socket") as other:
+            assert other.tables() == ["t"]
+        (tmp_path / "moved.db").rename(db_path)
+
+
+def test_closing_removes_no_file_but_its_own(db_path: Path, tmp_path: Path) -> None:
+    with filled(db_path), filled(tmp_path / "other.db"):
+        shutil.copy(tmp_path / "other.db" / "socket", db_path / "socket")
+        assert running_address(db_path) == ""
+    assert (db_path / "socket").exists()
+    with vt.connect(db_path):
+        assert running_address(db_path) != ""
+
+
+# --- what is believed ---
+
+
+def to_all(path: Path) -> None:
+    (path / "socket").chmod(0o644)
+
+
+def by_a_link(path: Path) -> None:
+    (path / "socket").rename(path / "elsewhere")
+    (path / "socket").symlink_to(path / "elsewhere")
+
+
+def as_a_pipe(path: Path) -> None:
+    (path / "socket").unlink()
+    os.mkfifo(path / "socket", 0o600)
+
+
+def of_another_user(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    os.chown(path / "socket", 12345, 12345)
+
+
+def in_an_open_folder(path: Path) -> None:
+    folder_of(path).chmod(0o755)
+
+
+def in_a_linked_folder(path: Path) -> None:
+    content, folder = (path / "socket").read_text(), folder_of(path)
+    (path / "linked").symlink_to(folder)
+    (path / "socket").write_text(content.replace(str(folder), str(path / "linked")))
+
+
+@pytest.mark.parametrize("said", [to_all, by_a_link, as_a_pipe, of_another_user, in_an_open_folder, in_a_linked_folder])
+def test_what_others_may_have_said_is_not_believed(db_path: Path, said: Callable[[Path], None]) -> None:
+    with filled(db_path):
+        assert running_address(db_path) != ""
+        said(db_path)
+        assert running_address(db_path) == ""
+
+
+def test_only_sockets_of_a_private_folder_are_removed(db_path: Path, tmp_path: Path) -> None:
+    """The file may name what its owner keeps, if somebody played a trick on him."""
+    kill_one_that_has_it_open(db_path)
+    left, content = folder_of(db_path), (db_path / "socket").read_text()
+    precious = tmp_path / "viewtide-precious"
+    precious.mkdir(mode=0o700)
+    (precious / "k").write_text("not a socket")
+    (db_path / "socket").write_text(content.replace(str(left), str(precious)))
+    with vt.connect(db_path):
+        assert (precious / "k").read_text() == "not a socket"
+        assert running_address(db_path) != ""
+    shutil.rmtree(left)
+
+
+def test_a_long_path_for_temporary_files(db_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with filled(db_path), vt.connect(f"ipc://{db_path}/socket") as other:
+        assert other.tables() == ["t"]
 
 
 @pytest.mark.parametrize("name", ["socket", "log", "new"])
