@@ -33,6 +33,7 @@ from .arrow import (
     parquet_batches,
     parquet_columns,
     parquet_writer,
+    plain_texts_read,
     texts_read,
 )
 from .bulk import CHUNK_ROWS, Rows, placed
@@ -164,7 +165,9 @@ def chunks_of(source: Source, table: Table, tell: Tell) -> Iterator[RecordBatch 
         yield from parquet_batches(source.path, source.name, CHUNK_ROWS, tell)
     elif source.kind == CSV:
         # All its columns are text, which is read for the types of the table.
-        yield from csv_batches(source.path, source.name, source.separator, tell)
+        types = {table.columns[position].name: table.columns[position].type for position in table.visible()}
+        for batch in csv_batches(source.path, source.name, source.separator, tell):
+            yield plain_texts_read(batch, types)
     else:
         yield from _json_chunks(source, table, tell)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -17,11 +18,15 @@ from typer.testing import CliRunner, Result
 
 import viewtide as vt
 from tests.unit.test_bulk import COLUMNS, EMPTY, ROW
+from viewtide.arrow import plain_texts_read, texts_read, values_of
+from viewtide.changetables.rows import coerce
+from viewtide.changetables.schema import Column
+from viewtide.changetables.types import Type, type_of
 from viewtide.cli import app
 from viewtide.file_commands import _Input, run_load
 from viewtide.files import is_standard_output, opened_sources
 
-pytest.importorskip("pyarrow")
+pyarrow = pytest.importorskip("pyarrow")
 
 
 def _run(*args: object) -> Result:
@@ -407,6 +412,64 @@ def test_a_closed_standard_input_is_missed_only_by_who_reads_it(tmp_path: Path) 
         closed = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *arguments, str(file)]
         done = subprocess.run(closed, capture_output=True, text=True, timeout=60, check=False)
         assert told in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+#: By SQL type: texts that are read column by column, and texts that are read one by one or refused.
+TEXTS: dict[str, tuple[list[str], list[str]]] = {
+    "bigint": (
+        ["0", "-0", "007", "-12", "9" * 18],
+        ["+5", " 5", "9" * 19, str(2**63 - 1), "0x1f", "1.0", "\u0665", "5\n"],
+    ),
+    "float8": (
+        ["0", "-0", "0.1", "-12.5e-7", "1E22", "9007199254740993", "123456789012345.6789", "4.9e-99"],
+        ["nan", "inf", "-Infinity", ".5", "5.", "1e308", "1e400", "4.9e-324", " 1", "0x1p3", "1e-400"],
+    ),
+    "boolean": (["true", "false"], ["t", "TRUE", "yes", "1", "x"]),
+    "date": (
+        ["2026-01-31", "9999-12-31"],
+        ["2026-02-30", "0999-01-01", "20260131", "2026-1-3", "infinity", "0000-01-01"],
+    ),
+    "timestamp": (
+        ["2026-01-31 12:30:00", "2026-01-31T12:30:00.5", "2026-01-31 00:00:00.000001"],
+        [
+            "2026-01-31",
+            "2026-01-31 24:00:00",
+            "2026-01-31 23:59:60",
+            "2026-01-31 12:30:00.1234567",
+            "2026-13-01 00:00:00",
+        ],
+    ),
+    "timestamptz": (
+        ["2026-01-31 12:30:00+00:00", "2026-01-31T12:30:00.25+00:00"],
+        ["2026-01-31 12:30:00", "2026-01-31 12:30:00+02:00", "2026-01-31 12:30:00Z", "2026-02-30 12:30:00+00:00"],
+    ),
+    "text": ([], ["1", "true"]),
+    "numeric": ([], ["1.50", "1e3"]),
+}
+
+
+@pytest.mark.parametrize("type_", TEXTS)
+def test_texts_of_csv_are_the_same_values_by_columns_and_one_by_one(type_: str) -> None:
+    plain, other = TEXTS[type_]
+    kind = type_of(type_)
+    for text in [*plain, *other]:
+        batch = plain_texts_read(pyarrow.record_batch({"c": [text, None]}), {"c": kind})
+        assert (batch.column(0).type == pyarrow.string()) == (text not in plain), text
+        try:
+            expected = row_value(texts_read([text], kind)[0], kind)
+        except vt.DataError as error:
+            with pytest.raises(vt.DataError, match=re.escape(error.message)):
+                values_of(batch.column(0), kind)
+            continue
+        found = [row_value(value, kind) for value in values_of(batch.column(0), kind)]
+        assert repr(found) == repr([expected, None]), text
+    mixed = plain_texts_read(pyarrow.record_batch({"c": [*plain, *other]}), {"c": kind})
+    assert mixed.column(0).to_pylist() == [*plain, *other], "one that is different leaves all as they are"
+
+
+def row_value(value: object, kind: Type) -> object:
+    """As it is stored."""
+    return None if value is None else coerce(Column("c", kind), value, "c")
 
 
 class Terminal(io.StringIO):
