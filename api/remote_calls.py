@@ -163,6 +163,8 @@ class Client:
         #: The tables of layouts that rows may still have.
         self.layouts: dict[int, Table] = {}
         self.version = -1
+        #: Whether another process may be asked what became of a transaction that had read.
+        self.in_cluster = False
 
     def next_tx_id(self) -> tuple[int, int]:
         """Numbers go up with the time: processes of a cluster know by them how long ago a transaction was made."""
@@ -234,9 +236,10 @@ class SessionCalls:
         """An operation whose answer has a form of its own."""
         return (yield self._next((), what, (to_wire(()), to_wire({}))))
 
-    def commit(self, tx_id: tuple[int, int]) -> Asking[int]:
+    def commit(self, tx_id: tuple[int, int], key: object = None) -> Asking[int]:
+        """`key`: the first that it writes, if that was told."""
         ask = self._next((), "commit", (tx_id, False), COMMIT)
-        commit_ts = yield ask._replace(resent=(*ask.arguments[:5], (tx_id, True)))
+        commit_ts = yield ask._replace(resent=(*ask.arguments[:5], (tx_id, True, key)))
         return cast(int, commit_ts)
 
     def end(self) -> Asking[None]:
@@ -360,6 +363,8 @@ def _tx_id_of(commit: Ask) -> tuple[int, int]:
 
 
 COMMITTED = "committed"
+#: Operations of a session that may write.
+WRITING = frozenset({"update", "delete", "sql"})
 
 
 class TransactionCalls:
@@ -372,6 +377,9 @@ class TransactionCalls:
     #: Most transactions write, commit and are gone: what they do not need is not made.
     _begun: SessionCalls | None = None
     ended: str | None = None
+    #: Whether the node was asked for something that writes; and the first key that it wrote, as a cluster tells it.
+    _wrote = False
+    _key: object = None
     #: Of the token, which is made if somebody asks for it.
     commit_ts: object = None
     tx_id: tuple[int, int] = (0, 0)
@@ -412,7 +420,7 @@ class TransactionCalls:
         """Hand what was kept aside to the node's transaction, in parts."""
         writes = yield from self._as_now(writes)
         for part in _portions(writes):
-            yield from self._guarded(self._session.ask("write", writes=(part,)))
+            self._key = yield from self._guarded(self._session.ask("write", writes=(part,)))
 
     # -- operations on the node
 
@@ -422,6 +430,7 @@ class TransactionCalls:
         writes = self._writes.take()
         if writes:
             yield from self._ship(writes)
+        self._wrote = self._wrote or what in WRITING
         return (yield from self._guarded(self._session.ask(what, args, kwargs)))
 
     def _guarded(self, asking: Asking[object]) -> Asking[object]:
@@ -469,8 +478,11 @@ class TransactionCalls:
             except TooLong:
                 pass  # nothing was sent: it is too long for one message
         yield from self._ship(writes)
+        if self._key is None and self._wrote and self._client.in_cluster:
+            # Only by a key can another process find out what became of it, if this one is gone before it answers.
+            self._key = yield from self._guarded(self._session.ask("write"))
         tx_id = self._client.next_tx_id()
-        return (yield from self._session.commit(tx_id)), tx_id
+        return (yield from self._session.commit(tx_id, self._key)), tx_id
 
     def _blind(self, tx_id: tuple[int, int], writes: tuple[_Write, ...]) -> Ask:
         return new(Ask, ("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes), None))

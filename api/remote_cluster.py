@@ -3,7 +3,7 @@ if that is gone.
 
 ZooKeeper says where they are. A transaction or snapshot lives in the process that it was begun in: when that is gone,
 it ends with TransactionConflict. A commit that was not answered is sent to the next one with its tx_id, so it happens
-once.
+once. Of a transaction that has read, only its first key is sent, by which the next one finds out what became of it.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def _others(hosts: str) -> str:
 def connect_cluster(hosts: str, keys: str | os.PathLike[str] | None = None) -> RemoteDatabase:
     """Connect to a cluster; Unavailable if nobody answers."""
     node = RemoteNode(ClusterTarget(hosts, None if keys is None else Keys.load(Path(keys))))
+    node.client.in_cluster = True
     give_up = time.monotonic() + FIND_S_MAX
     while True:
         try:

@@ -26,11 +26,13 @@ from .changetables.errors import (
     CommitUnknown,
     DataError,
     Error,
+    InterfaceError,
     InternalError,
     LocalProtocolError,
     OperationalError,
     RemoteProtocolError,
     TransactionConflict,
+    Unavailable,
 )
 from .changetables.serialize import table_to_plain
 from .coordinator.cluster.engine import ClusterEngine
@@ -98,6 +100,8 @@ SESSION_WAITING_MAX = 64
 DEAF_MAX = 1_000
 #: Of a long call, progress is told at most so often.
 PROGRESS_S = 0.1
+
+NOT_COMMITTED = "the process that had this transaction is gone, and it was not committed"
 
 ROLES = (CLIENT, ADMIN, LOCAL)
 #: Half the time of calling a named tuple's class.
@@ -578,21 +582,36 @@ class Server:
         except Error as error:
             self._refused(commit, error)
             return
+        self._await_in_cluster(commit, later)
+
+    def _resolve_in_cluster(self, cluster: ClusterEngine, commit: _Commit, first_key: bytes) -> None:
+        """The process that had it is gone, or has forgotten it: it is told what became of it."""
+        try:
+            later = cluster.resolve_later(commit.tx_id, first_key)
+        except InterfaceError as error:
+            # Of the transaction that says nothing: the client asks another process.
+            raise Unavailable("the process ends", hint="ask another one") from error
+        self._await_in_cluster(commit, later, NOT_COMMITTED)
+
+    def _await_in_cluster(self, commit: _Commit, later: Future[object], conflict: str = "") -> None:
+        """`conflict`: how it is told that it was not committed, if not as it comes."""
         self._running[commit.tx_id] = commit
         self._later[commit.tx_id] = (time.monotonic() + COMMIT_MS_MAX / 1000, later)
 
         def told(_: Future[object]) -> None:
-            self._done.append(partial(self._decided_in_cluster, commit, later))
+            self._done.append(partial(self._decided_in_cluster, commit, later, conflict))
             self._hub.wake()
 
         later.add_done_callback(told)
 
-    def _decided_in_cluster(self, commit: _Commit, later: Future[object]) -> None:
+    def _decided_in_cluster(self, commit: _Commit, later: Future[object], conflict: str) -> None:
         assert self._cluster is not None
         self._running.pop(commit.tx_id, None)
         self._later.pop(commit.tx_id, None)
         try:
             commit_ts = self._cluster.commit_ts_of(later)
+        except TransactionConflict as error:
+            self._refused(commit, TransactionConflict(conflict, hint=error.hint) if conflict else error)
         except Error as error:
             self._refused(commit, error)
         else:
@@ -622,7 +641,7 @@ class Server:
 
     def _take_session(self, caller: Caller, arguments: tuple[object, ...]) -> None:
         """(key, number of the operation, what to begin with, writes, operation, arguments). A commit's arguments are
-        (tx_id, whether it was sent before)."""
+        (tx_id, whether it was sent before), and if it was, the first key that it writes, or None."""
         if len(arguments) != 6:
             raise RemoteProtocolError("an operation of a session that cannot be read")
         key, number, begin, writes, what, args = arguments
@@ -644,9 +663,9 @@ class Server:
             self._run_session(caller, key, session, number, writes, what, args)
 
     def _is_decided(self, caller: Caller, arguments: tuple[object, ...], args: tuple[object, ...]) -> bool:
-        if len(args) != 2:
+        if not 2 <= len(args) <= 3:
             raise RemoteProtocolError("a commit that cannot be read")
-        tx_id, again = _key(args), args[1]
+        tx_id, again, first_key = _key(args), args[1], args[2] if len(args) == 3 else None
         commit_ts = self._decided.find(tx_id)
         if commit_ts is not None:
             self._answer(caller, commit_ts)
@@ -659,9 +678,13 @@ class Server:
         if not again or self._sessions.known(key, caller.name) is not None:
             return False
         if self._cluster is not None:
-            raise CommitUnknown(
-                "the process that had this transaction is gone, and it may have been committed", hint="look at the data"
-            )
+            if type(first_key) is not bytes:
+                raise CommitUnknown(
+                    "the process that had this transaction is gone, and it may have been committed",
+                    hint="look at the data",
+                )
+            self._resolve_in_cluster(self._cluster, _Commit(tx_id, Request(tx_id), caller, None), first_key)
+            return True
         return self._is_earlier(caller, tx_id, partial(self._take_session, caller, arguments))
 
     def _run_session(

@@ -15,6 +15,7 @@ from .changetables.errors import InterfaceError, RemoteProtocolError
 from .changetables.rows import to_api
 from .changetables.schema import Table
 from .changetables.serialize import table_to_plain
+from .coordinator.cluster.engine import ClusterEngine
 from .coordinator.verify import Progress
 from .ltm.codec import pack
 from .reads import Snapshot
@@ -241,10 +242,17 @@ def _next_changes(changes: Changes) -> ChangesBody:
     return ChangesBody((header, found, changes.token.commit_ts))
 
 
+def _first_key(tx: Transaction) -> bytes | None:
+    """Of what it has written in a cluster: by it others find out what became of it. What is written once stays so."""
+    if not isinstance(tx._node.engine, ClusterEngine):
+        return None
+    return next((key for intents in tx._request.writes.values() for key in intents), None)
+
+
 _OPERATIONS: dict[type, dict[str, Call]] = {
     Transaction: {
         **_OF_READS,
-        "write": lambda tx: None,
+        "write": _first_key,
         "update": lambda tx, *args: tx.update(*args),
         "delete": lambda tx, /, *args, **kwargs: tx.delete(*args, **kwargs),
     },

@@ -11,13 +11,17 @@ from ...changetables.errors import TransactionConflict
 from ...ltm.catalog import Catalog
 from ...ltm.reading import Guard
 from ...ltm.tables import Tables
+from ...ltm.two_phase.messages import TxId
 from ..ports import LogFigures
-from ..transaction import Request, check_table
+from ..transaction import ANY, Intent, Request, check_table
 from ..two_phase.messages import Submit
 from .catalog_changes import Next
 from .reader import ClusterReader, FollowsCatalog
 from .requests import Requests
 from .sizes import check_request
+
+#: The version of no catalog.
+NO_CATALOG = -1
 
 
 class ChangesCatalog(FollowsCatalog, Guard, Protocol):
@@ -61,6 +65,17 @@ class ClusterEngine:
     def commit_later(self, request: Request) -> Future[object]:
         """For whoever cannot wait: `commit_ts_of` tells when it is done; it may be cancelled."""
         return self.requests.commit_later(self._submit(request))
+
+    def resolve_later(self, tx_id: TxId, key: bytes) -> Future[object]:
+        """What became of a transaction that another process has submitted, perhaps, and that wrote this key: as
+        `commit_later`; TransactionConflict: it was not committed, and never will be.
+
+        It is submitted again, without its writes, for a catalog that there never was. So the coordinator finds out what
+        became of it, as always (rule V5), and if it was not committed, closes it for good instead of running it."""
+        checked: Intent = (ANY, None, None, False)
+        return self.requests.commit_later(
+            Submit(tx_id, True, (("", ((key, checked),)),), catalog_version=NO_CATALOG, exact=True)
+        )
 
     def commit_ts_of(self, answered: Future[object]) -> int:
         commit_ts = self.requests.commit_ts_of(answered)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 
@@ -22,6 +22,7 @@ from viewtide.remote import RemoteDatabase
 from viewtide.remote_aio import AsyncRemoteDatabase
 from viewtide.remote_cluster import connect_cluster
 
+WAIT_S_MAX = 60
 BY_CATEGORY = (
     "SELECT p.category, SUM(e.cost) AS cost, COUNT(*) AS n FROM events e JOIN products p ON e.product = p.id "
     "GROUP BY p.category"
@@ -165,6 +166,82 @@ def test_a_transaction_that_has_read_ends_with_its_process(gateways: Gateways, d
         tx.commit()
     with db.transaction() as tx:
         assert tx.get("events", 1) is None
+
+
+def lose_commits(
+    gateways: Gateways, db: RemoteDatabase, monkeypatch: pytest.MonkeyPatch, where: str
+) -> threading.Event:
+    """The process that serves the client ends in a commit: before anybody has heard of it, or when all is done but the
+    answer. The event tells that it has come there."""
+    lost = threading.Event()
+    serving = next(each for each in gateways.serving.values() if each.address == address_of(db))
+
+    def say_nothing(*args: object) -> None:
+        lost.set()
+
+    assert serving._server is not None
+    monkeypatch.setattr(serving._server, where, say_nothing)
+    return lost
+
+
+WAYS_TO_WRITE: dict[str, Callable[[vt.Transaction], object]] = {
+    "insert": lambda tx: tx.insert("events", {"id": 2, "product": 1, "cost": 7}),
+    "update": lambda tx: tx.update("events", 1, {"cost": 7}),
+    "delete": lambda tx: tx.delete("events", 1),
+    "sql": lambda tx: tx.sql("INSERT INTO events VALUES (2, 1, 7)"),
+    "both": lambda tx: (tx.insert("events", {"id": 2, "product": 1, "cost": 7}), tx.delete("events", 2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "way"),
+    [*(("_committed", way) for way in WAYS_TO_WRITE), ("_commit_in_cluster", "insert"), ("_commit_in_cluster", "sql")],
+)
+def test_what_became_of_a_transaction_that_has_read_is_found_out(
+    gateways: Gateways, db: RemoteDatabase, monkeypatch: pytest.MonkeyPatch, where: str, way: str
+) -> None:
+    """Its process dies in its commit. The next one knows neither the transaction nor its writes."""
+    write = WAYS_TO_WRITE[way]
+    with db.transaction() as tx:
+        tx.insert("events", {"id": 1, "product": 1, "cost": 1})
+    before = db.sql("SELECT * FROM events ORDER BY id")
+    lost = lose_commits(gateways, db, monkeypatch, where)
+    ended = threading.Thread(target=lambda: lost.wait(WAIT_S_MAX) and gateways.end(address_of(db)))
+    ended.start()
+    tx = db.transaction()
+    assert tx.get("events", 1)["cost"] == 1
+    write(tx)
+    if where == "_committed":
+        assert tx.commit().commit_ts > 0
+        after = db.sql("SELECT * FROM events ORDER BY id")
+        assert (after == before) == (way == "both")
+    else:
+        with pytest.raises(vt.TransactionConflict, match="was not committed"):
+            tx.commit()
+        assert db.sql("SELECT * FROM events ORDER BY id") == before
+        # Nothing of it is in the way of the next one.
+        with db.transaction() as tx:
+            write(tx)
+    ended.join()
+    assert lost.is_set()
+
+
+def test_a_task_is_told_what_became_of_its_transaction(
+    gateways: Gateways, db: RemoteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = lose_commits(gateways, db, monkeypatch, "_committed")
+    ended = threading.Thread(target=lambda: lost.wait(WAIT_S_MAX) and gateways.end(address_of(db)))
+    ended.start()
+
+    async def work() -> int:
+        async with AsyncRemoteDatabase(db).transaction() as tx:
+            assert await tx.get("products", 1) is None
+            await tx.insert("products", {"id": 1, "category": "a"})
+        return tx.token.commit_ts
+
+    assert asyncio.run(work()) > 0
+    ended.join()
+    assert [row["id"] for row in db.sql("SELECT id FROM products")] == [1]
 
 
 def test_tasks_go_on_with_another_process(gateways: Gateways, db: RemoteDatabase) -> None:
