@@ -40,7 +40,7 @@ from .history import History, first_stamped, passed_lsn, place_before
 from .loads import LOADED, Loaded, loaded_of_plain
 from .outputs import CommitRecord, Outputs, Write
 from .participant import OwnRows, Participant, own_rows
-from .ports import BulkStore, Cell, CommitLog, CountingStore, ElsewhereFailed, Store, WriteElsewhere
+from .ports import BulkStore, Cell, CommitLog, CountingStore, ElsewhereFailed, NamingStore, Store, WriteElsewhere
 from .reading import NEWEST, Reader
 from .steps import (
     REFRESHED,
@@ -160,6 +160,8 @@ class Ltm(Reader):
         self.participant = Participant(self.tables)
         self._log = log
         self._store = store
+        if isinstance(store, NamingStore):
+            store.name_cell = lambda table_id, key: self.tables.cell_name(table_id, key)
         self.staging = Staging(store)
         self._report = on_report
         self._checkpoint_rows = max(1, cache_rows // 4)

@@ -19,6 +19,18 @@ class Damaged(OperationalError):
     """What was stored is not what was written: reading it again does not help, and it must never become an answer."""
 
 
+class DamagedCell(Damaged):
+    """A stored row or index entry of which that is so."""
+
+    def __init__(self, message: str, *, table_id: int, key: bytes, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.table_id = table_id
+        self.key = key
+
+
+#: What users call the cell of a table id and a key; None: there is no such id.
+NameCell: TypeAlias = Callable[[int, bytes], str | None]
+
 #: The longest key that every store takes. LMDB allows 511 bytes, of which two timestamps take 16.
 KEY_BYTES_MAX = 495
 
@@ -165,6 +177,13 @@ class CountingStore(Protocol):
 
     def count_cells(self, start: bytes, stop: bytes, most: int) -> int:
         """The versions in start <= key < stop, no more than that many."""
+
+
+@runtime_checkable
+class NamingStore(Protocol):
+    """A store whose errors say what users call a row: whoever knows the catalog tells it."""
+
+    name_cell: NameCell
 
 
 class LogRecord(NamedTuple):

@@ -20,7 +20,7 @@ from .catalog import Catalog, catalog_from_plain
 from .codec import unpack
 from .driver import SHARED_PINS
 from .loads import loads_from_plain, visible_from
-from .ports import Cell
+from .ports import Cell, NameCell
 from .reading import NEWEST, Reader
 from .tables import TableRows, Tables, ViewRows
 from .versions import Horizon, IndexVersions, TableVersions
@@ -44,6 +44,8 @@ class StoreSnapshot(Protocol):
 
 class DirectorySnapshot(StoreSnapshot, Protocol):
     """Of a directory: what is beside the rows, too."""
+
+    name_cell: NameCell
 
     def meta(self, name: str) -> bytes | None: ...
     def count_as(self, timestamps: Mapping[tuple[bytes, int], int]) -> None: ...
@@ -127,7 +129,9 @@ def directory_reader(store: DirectorySnapshot, at: int) -> StoredReader:
     if loads is not None:
         # What is being loaded, or was after `at`, is in the store, too.
         store.count_as(visible_from(loads_from_plain(unpack(loads))))
-    return StoredReader(store, at, catalog_from_plain(unpack(catalog)))
+    reader = StoredReader(store, at, catalog_from_plain(unpack(catalog)))
+    store.name_cell = reader.tables.cell_name
+    return reader
 
 
 def shared_pins(store: DirectorySnapshot) -> list[int]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from ..changetables.algebra import Relation
 from ..changetables.branches import hidden_name
 from ..changetables.constraints import row_check
-from ..changetables.errors import InternalError
+from ..changetables.errors import DataError, InternalError, OperationalError
 from ..changetables.keeping import Kept, keep
-from ..changetables.keys import IndexCodec, index_codec
+from ..changetables.keys import IndexCodec, index_codec, key_under, primary_key_codec
 from ..changetables.plan import ViewPlan, compile_view
 from ..changetables.rows import RowCodec, row_codec
 from ..changetables.schema import Index, Table
-from ..changetables.types import Row
+from ..changetables.types import Row, Value
 from .catalog import Catalog, View
 from .codec import make_pack, unpack_row, unpack_stream, with_one_nan
 from .fixed import FixedValues
@@ -185,6 +185,20 @@ class Tables:
     def table(self, name: str) -> Table:
         return self.source(name).table
 
+    def cell_name(self, table_id: int, key: bytes) -> str | None:
+        """What users call a stored row or index entry; None if there is nothing with this id."""
+        indexed = self.indexes.get(table_id)
+        if indexed is not None:
+            rows, entries = indexed
+            columns = ", ".join(rows.table.columns[position].name for position in entries.index.columns)
+            name = f" {entries.index.name!r}" if entries.index.name else ""
+            return f"the entry {key.hex()} of index{name} ({columns}) of {_called(rows)}"
+        found = self.by_id.get(table_id) or self.views_by_id.get(table_id)
+        if found is None:
+            return None
+        values = _key_values(found, key_under(found.table.id, key))
+        return f"the row with key {key.hex() if values is None else values} of {_called(found)}"
+
     # -- compiling
 
     def _add_table(self, table: Table, horizon: Horizon, before: Tables | None) -> None:
@@ -321,6 +335,22 @@ class _Chosen:
 
     def inner(self, relation: Relation) -> Table:
         return self._planned.inner(relation)
+
+
+def _called(rows: TableRows | ViewRows) -> str:
+    if isinstance(rows, TableRows):
+        return f"table {rows.table.name!r}"
+    return f"{'what is kept for ' if rows.view.hidden else ''}view {rows.plan.called!r}"
+
+
+def _key_values(rows: TableRows | ViewRows, key: bytes) -> tuple[Value, ...] | None:
+    """None if the key does not hold them: it was shortened, or is damaged."""
+    codec = primary_key_codec(rows.table)
+    try:
+        values = codec.decode(key)
+        return values if codec.encode_short(values) == key else None
+    except (OperationalError, DataError):
+        return None
 
 
 def _readers(source: TableRows | ViewRows, view: View) -> list[ViewRows]:

@@ -38,7 +38,7 @@ import lmdb
 
 from ...changetables.errors import Error, InterfaceError, InternalError, OperationalError
 from ...changetables.evaluators.choice import has_columns
-from ..ports import KEY_BYTES_MAX, Cell
+from ..ports import KEY_BYTES_MAX, Cell, Damaged, DamagedCell, NameCell
 
 if TYPE_CHECKING:
     from .process import ProcessWrite
@@ -71,6 +71,7 @@ NOTES_PER_BATCH = 500
 DROP_CELLS_MAX = 10_000
 #: Keys that are looked at together when cells are counted.
 COUNT_CELLS = 10_000
+DAMAGE_HINT = "restore the database from a backup, and check the disk and the memory of this machine"
 #: A disk with less than this is full: more than LMDB writes in one system call.
 FREE_BYTES_MIN = 16 << 20
 
@@ -155,6 +156,9 @@ class LmdbStore:
 
     #: By table: the timestamps of cells that count as others.
     _counts_as: Mapping[bytes, Mapping[int, int]] = MappingProxyType({})
+
+    #: For errors; set by whoever knows the catalog.
+    name_cell: NameCell = staticmethod(lambda table_id, key: None)
 
     @property
     def directory(self) -> Path:
@@ -666,15 +670,18 @@ class LmdbStore:
         return OperationalError(f"the store {self._file} failed: {error}", hint="check the disk and the system's log")
 
     def _damage(self, what: str) -> Error:
-        return OperationalError(
-            f"damage in the store {self._file}: {what} does not match its checksum or its place",
-            hint="restore the database from a backup, and check the disk and the memory of this machine",
-        )
+        return Damaged(self._damage_of(what), hint=DAMAGE_HINT)
+
+    def _damage_of(self, what: str) -> str:
+        return f"damage in the store {self._file}: {what} does not match its checksum or its place"
 
     def _cell_damage(self, cell_key: bytes) -> Error:
-        """The table id may be what was damaged, so the whole LMDB key is named too."""
-        table_id, key = int.from_bytes(cell_key[:4], "big"), cell_key[:-_TS_BYTES]
-        return self._damage(f"the row of table {table_id} with key {key.hex()} and its version {cell_key[-8:].hex()}")
+        """The table id may be what was damaged: where nobody knows it, the whole LMDB key is named."""
+        table_id, key = int.from_bytes(cell_key[:_TABLE_BYTES], "big"), cell_key[:-_TS_BYTES]
+        what = self.name_cell(table_id, key)
+        if what is None:
+            what = f"the row of table {table_id} with key {key.hex()} and its version {cell_key[-_TS_BYTES:].hex()}"
+        return DamagedCell(self._damage_of(what), table_id=table_id, key=key, hint=DAMAGE_HINT)
 
 
 class LmdbSnapshot(LmdbStore):

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import lmdb
 import pytest
 
 import viewtide as vt
+from viewtide.changetables.keys import table_range
 from viewtide.config import usual_ltms
 from viewtide.ltm.commit_log.format import (
     SEGMENT_HEADER_BYTES,
@@ -22,9 +24,14 @@ from viewtide.ltm.commit_log.format import (
     decode_segment_header,
     walk_records,
 )
+from viewtide.ltm.ports import Cell, DamagedCell
+from viewtide.ltm.store.lmdb import LmdbStore
+from viewtide.ltm.tables import Tables
+from viewtide.stored import StoredRows, pinned
 
 ROWS = 40
 VICTIM = 17
+UNKNOWN_ID = 4711
 BY_KIND = "SELECT kind, COUNT(*) AS n FROM items GROUP BY kind"
 
 
@@ -94,10 +101,12 @@ READS: dict[str, Callable[[vt.Database], object]] = {
 def test_a_damaged_row_is_reported_with_table_and_key(closed: Path, read: Callable[[vt.Database], object]) -> None:
     flip(closed / "store" / "data.mdb", text_of(VICTIM).encode())
     db = vt.connect(closed, cache_rows=100)
-    table_id = db._engine.ltm.tables.by_name["items"].table.id
-    key = db._engine.ltm.tables.by_name["items"].codec.key_of(VICTIM)
-    with pytest.raises(vt.OperationalError, match=rf"data\.mdb.*table {table_id}.*{key.hex()}"):
+    with pytest.raises(
+        vt.OperationalError, match=rf"data\.mdb: the row with key \({VICTIM},\) of table 'items'"
+    ) as raised:
         read(db)
+    assert str(closed) in raised.value.message
+    assert raised.value.hint
     # The rest is still there, and the database still takes writes.
     with db.transaction() as tx:
         assert tx.get("items", VICTIM + 1) == {"id": VICTIM + 1, "kind": (VICTIM + 1) % 3, "text": text_of(VICTIM + 1)}
@@ -111,13 +120,94 @@ def test_a_damaged_view_row_is_reported(closed: Path) -> None:
         db.create_view("texts", "SELECT text || '-in-the-view' AS t FROM items")
     flip(closed / "store" / "data.mdb", f"{text_of(VICTIM)}-in-the-view".encode())
     with vt.connect(closed) as db:
-        with pytest.raises(vt.OperationalError, match=r"data\.mdb.*table \d+"):
+        named = rf"data\.mdb: the row with key \({VICTIM},\) of view 'texts'"
+        with pytest.raises(vt.OperationalError, match=named):
             db.view("texts").rows()
-        with pytest.raises(vt.OperationalError, match=r"data\.mdb.*table \d+"), db.transaction() as tx:
+        with pytest.raises(vt.OperationalError, match="of view 'texts'"), db.transaction() as tx:
             tx.update("items", VICTIM, {"text": "x"})
         # A transaction that fails has changed nothing.
         with db.snapshot() as snapshot:
             assert snapshot.get("items", VICTIM) == {"id": VICTIM, "kind": VICTIM % 3, "text": text_of(VICTIM)}
+
+
+def damage_first(path: Path, table_id: int) -> None:
+    """The checksum of the first cell of a table, view or index."""
+    with lmdb.open(str(path / "store"), map_size=1 << 30, max_dbs=3, lib_version=0) as environment:
+        cells = environment.open_db(b"cells", create=False)
+        with environment.begin(cells, write=True) as transaction:
+            cursor = transaction.cursor()
+            assert cursor.set_range(table_range(table_id)[0])
+            key, value = cursor.item()
+            assert key < table_range(table_id)[1]
+            transaction.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
+
+
+def tables_of(path: Path) -> Tables:
+    with vt.connect(path) as db:
+        return db._engine.ltm.tables
+
+
+@pytest.mark.parametrize("name", ["", "kinds"])
+def test_a_damaged_index_entry_is_reported_with_its_index_and_table(db_path: Path, name: str) -> None:
+    with vt.connect(db_path) as db:
+        fill(db)
+        db.sql("CREATE INDEX kinds ON items (text)")
+    column = "text" if name else "kind"
+    [entries] = [each for each in tables_of(db_path).by_name["items"].indexes if each.index.name == name]
+    damage_first(db_path, entries.index.id)
+    named = rf"the entry [0-9a-f]+ of index{name and f' {name!r}'} \({column}\) of table 'items'"
+    with pytest.raises(vt.OperationalError, match=named), vt.connect(db_path) as db:
+        db.run(lambda tx: tx.find("items", **{column: text_of(0) if name else 0}))
+
+
+def test_a_damaged_group_is_reported_with_its_view(closed: Path) -> None:
+    damage_first(closed, tables_of(closed).views["by_kind"].view.id)
+    with pytest.raises(vt.OperationalError, match=r"with key \(0,\) of view 'by_kind'"), vt.connect(closed) as db:
+        db.view("by_kind").rows()
+
+
+def test_a_damaged_row_that_is_kept_for_a_view_is_reported_with_the_view(closed: Path) -> None:
+    with vt.connect(closed) as db:
+        db.create_view("least", "SELECT kind, MIN(text) AS t FROM items GROUP BY kind")
+    [hidden] = [rows for rows in tables_of(closed).views.values() if rows.view.hidden]
+    damage_first(closed, hidden.view.id)
+    named = rf"with key \(0, '{text_of(0)}'\) of what is kept for view 'least'"
+    with pytest.raises(vt.OperationalError, match=named), vt.connect(closed) as db:
+        db.view("least").rows()
+
+
+def test_a_damaged_row_with_a_shortened_key_is_reported_with_its_bytes(db_path: Path) -> None:
+    with vt.connect(db_path) as db:
+        db.create_table("items", {"id": int, "text": str}, key="id")
+        db.create_view("texts", "SELECT text, COUNT(*) AS n FROM items GROUP BY text")
+        db.run(lambda tx: tx.insert("items", {"id": 1, "text": "long" * 1000}))
+    damage_first(db_path, tables_of(db_path).views["texts"].view.id)
+    with (
+        pytest.raises(vt.OperationalError, match=r"with key [0-9a-f]{400,} of view 'texts'"),
+        vt.connect(db_path) as db,
+    ):
+        db.view("texts").rows()
+
+
+def test_damage_of_what_was_dropped_or_is_unknown_is_told_by_number_and_bytes(closed: Path) -> None:
+    key = table_range(UNKNOWN_ID)[0] + b"key"
+    store = LmdbStore(closed / "store")
+    store.write([[Cell(key, 10, b"value")]], (), {}, lambda: None)
+    store.close()
+    damage_first(closed, UNKNOWN_ID)
+    named = rf"data\.mdb: the row of table {UNKNOWN_ID} with key {key.hex()} and its version"
+    with pytest.raises(DamagedCell, match=named) as raised, vt.connect(closed) as db:
+        db._engine.ltm._store.get(key, 10)
+    assert (raised.value.table_id, raised.value.key) == (UNKNOWN_ID, key)
+
+
+def test_damage_that_another_process_reads_is_reported_with_table_and_key(closed: Path) -> None:
+    """As Spark's tasks do: from the store of a directory that nobody has open."""
+    flip(closed / "store" / "data.mdb", text_of(VICTIM).encode())
+    pin = pinned(closed, "items", 10.0)
+    named = rf"the row with key \({VICTIM},\) of table 'items'"
+    with StoredRows(closed, "items", pin) as rows, pytest.raises(vt.OperationalError, match=named):
+        list(rows.pages(rows.whole()))
 
 
 # --- the log ---
