@@ -171,6 +171,9 @@ class ClusterViewManagers:
         self._known(id)
         self._write(id, (ANY, None, None, True))
 
+    def reassign(self, id: int, ltm: str | None = None) -> None:
+        self.assign(id, ltm)
+
     def withdraw(self, id: int) -> None:
         """It gets no slots any more, unless there is nobody else."""
         self._known(id)

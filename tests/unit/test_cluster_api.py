@@ -175,7 +175,7 @@ def test_view_managers_are_withdrawn_and_assigned(db: vt.Database) -> None:
     assert {each.id: each.ltm is None for each in managers.status()} == {1: False, 2: True}
     token = fill(db)
     assert db.view("late").get("a", at_least=token)["n"] == 20
-    managers.assign(2)
+    managers.reassign(2)
     assert all(each.ltm for each in managers.status())
     with pytest.raises(vt.ProgrammingError, match="no view manager 9"):
         managers.withdraw(9)
