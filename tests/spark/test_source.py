@@ -16,6 +16,7 @@ import pytest
 
 import viewtide as vt
 from viewtide import stored
+from viewtide.open_socket import running_address
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -205,7 +206,7 @@ def test_a_served_node(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         db.sql("INSERT INTO bare VALUES (1), (1)")
         begin = db.view("sums").rows().token.commit_ts
         db.sql("DELETE FROM t WHERE id < 5")
-        url = f"ipc://{path}/socket"
+        url = running_address(path)
         assert read(source(path, url=url, table="t"))[0] == rows[5:]
         assert read(source(path, url=url, table="t", as_of=begin))[0] == rows
         assert read(source(path, url=url, table="bare"))[0] == [(1,), (1,)]
@@ -384,8 +385,9 @@ def test_the_notes_are_hidden(path: Path) -> None:
     writer = made.streamWriter(SCHEMA, False)
     writer.commit(staged_by(made, PARTS, writer), 7)
     with vt.connect(path) as db:
-        with vt.connect(f"ipc://{path}/socket") as client:
-            write(source(path, url=f"ipc://{path}/socket", table="t"), [[{"id": 2000, "g": "a", "n": 1}]])
+        url = running_address(path)
+        with vt.connect(url) as client:
+            write(source(path, url=url, table="t"), [[{"id": 2000, "g": "a", "n": 1}]])
             assert client.tables() == ["t"] and client.status().tables == 1
         assert db.tables() == ["t"] and db.status().tables == 1
         with pytest.raises(vt.ProgrammingError) as caught:
