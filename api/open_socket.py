@@ -1,8 +1,8 @@
 """The socket of an open directory: other processes of its owner reach a running database through it.
 
     shop.db/socket              a file that says in which folder its process listens
-    /tmp/viewtide-abcdefgh/k    somebody connects; the answer is a line with the address of the node, then it is closed
-    /tmp/viewtide-abcdefgh/s    the node, after the first of them
+    /tmp/viewtide-open-.../k    somebody connects; the answer is a line with the address of the node, then it is closed
+    /tmp/viewtide-open-.../s    the node, after the first of them
 
 Nothing but a thread that sleeps in `accept` is there until somebody knocks: only then the node is started (`server`).
 The folder is short, because the path of a socket must be; and what is in the directory is a file, because who copies
@@ -11,12 +11,16 @@ its directory by device and inode, which no other file has as long as that proce
 
 Only the owner of the directory can connect: file and folder are closed to others, and the kernel says who it is. What a
 file says is believed only if all of that is so, and the process that answers is its owner's.
+
+The folder is locked as long as its process lives. One that a killed process left is removed by the next that opens the
+directory; those whose directories are not opened any more, by any process of the same user.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -25,6 +29,7 @@ import stat
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,11 +46,15 @@ HEAD = b"viewtide socket 1\n"
 FILE_BYTES_MAX = 8192
 #: The sockets in the folder: whom to ask, and the node.
 KNOCK, SERVED = "k", "s"
-FOLDER_PREFIX = "viewtide-"
-#: A path of a socket has at most 107 bytes; of these, the folder and a name in it take 20.
-FOLDERS_BYTES_MAX = 107 - 20
+FOLDER_PREFIX = "viewtide-open-"
+#: A path of a socket has at most 107 bytes; of these, the folder and a name in it take 25.
+FOLDERS_BYTES_MAX = 107 - 25
+#: A folder that is younger may be one that is just being made, and not locked yet.
+LEFT_S_MIN = 60.0
 #: For where the usual folder for such things has a longer path.
 SHORT_FOLDERS = "/tmp"  # mkdtemp makes a private one in it
+#: It stays the one that was looked at, and is no link.
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: How long a knock waits for its answer; the node is started by the first one.
 KNOCK_S_MAX = 10.0
 ADDRESS_BYTES_MAX = 512
@@ -53,6 +62,9 @@ ADDRESS_BYTES_MAX = 512
 BACKLOG = 16
 
 logger = logging.getLogger("viewtide")
+
+#: Whether this process has looked for what others left: once is enough.
+_swept = threading.Event()
 
 
 class OpenSocket:
@@ -67,8 +79,10 @@ class OpenSocket:
         self._address = ""
         _remove_left(self._directory)
         self._folder = _make_folder()
+        self._held = os.open(self._folder, FOLDER_FLAGS)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # First of all: a folder that the file names is found again by the next process.
             _write(self._directory, self._folder)
             with _inside(self._folder, os.geteuid()) as inside:
@@ -82,6 +96,9 @@ class OpenSocket:
         self._thread.start()
 
     def _answer_knocks(self) -> None:
+        if not _swept.is_set():
+            _swept.set()
+            _remove_all_left(self._folder.parent)
         while True:
             try:
                 knock, _ = self._listening.accept()
@@ -131,10 +148,12 @@ class OpenSocket:
         if said is not None and said.folder == self._folder:
             (self._directory / NAME).unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._held)
 
     def forked(self) -> None:
         """In a forked child: the parent goes on."""
         self._listening.close()
+        os.close(self._held)
 
 
 def open_socket(node: Node, directory: Path) -> OpenSocket | None:
@@ -253,8 +272,8 @@ def _make_folder() -> Path:
 
 @contextlib.contextmanager
 def _inside(folder: Path, user: int) -> Iterator[str]:
-    """A short name of the folder. It stays the one that was looked at: closed to all but this user, and no link."""
-    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """A short name of the folder, which is closed to all but this user."""
+    opened = os.open(folder, FOLDER_FLAGS)
     try:
         status = os.fstat(opened)
         if status.st_uid != user or status.st_mode & 0o077:
@@ -265,21 +284,49 @@ def _inside(folder: Path, user: int) -> Iterator[str]:
 
 
 def _remove_left(directory: Path) -> None:
-    """The folder of a process that had this very directory open, and was killed. Nothing but its sockets goes."""
+    """The folder of a process that had this very directory open, and was killed."""
     said = _said(directory)
-    if said is None or said.user != os.geteuid() or not said.folder.name.startswith(FOLDER_PREFIX):
-        return
+    if said is not None and said.user == os.geteuid() and said.folder.name.startswith(FOLDER_PREFIX):
+        _remove_folder(said.folder)
+
+
+def _remove_all_left(parent: Path) -> None:
+    """Also those whose directories nobody will open again."""
+    made_before = time.time() - LEFT_S_MIN
     try:
-        with _inside(said.folder, said.user) as inside:
-            for name in (KNOCK, SERVED):
-                path = Path(inside, name)
-                if path.is_socket() and not path.is_symlink():
-                    path.unlink()
-        said.folder.rmdir()
+        names = [name for name in os.listdir(parent) if name.startswith(FOLDER_PREFIX)]
+    except OSError as error:
+        logger.info("%s cannot be looked through for what killed processes left: %s", parent, error.strerror)
+        return
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            status = (parent / name).lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < made_before:
+                _remove_folder(parent / name)
+
+
+def _remove_folder(folder: Path) -> None:
+    """If its process is gone. Nothing but its sockets goes, and the folder if it is empty then."""
+    try:
+        opened = os.open(folder, FOLDER_FLAGS)
     except FileNotFoundError:
         return
     except OSError as error:
-        logger.info("%s stays, which a process that was killed has left: %s", said.folder, error.strerror)
+        logger.info("%s stays: %s", folder, error.strerror)
+        return
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in (KNOCK, SERVED):
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=opened)
+        folder.rmdir()
+    except BlockingIOError:
+        return  # its process lives
+    except OSError as error:
+        logger.info("%s stays, which a process that was killed has left: %s", folder, error.strerror)
+    finally:
+        os.close(opened)
 
 
 def _user_of(knock: socket.socket) -> int:

@@ -141,6 +141,30 @@ def test_a_file_that_was_not_written_yet_is_replaced(db_path: Path) -> None:
     assert not (db_path / "socket").exists()
 
 
+def test_what_processes_left_goes_with_the_next_one_even_if_their_directories_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    left = []
+    for number in range(2):
+        kill_one_that_has_it_open(tmp_path / f"{number}.db")
+        left.append(folder_of(tmp_path / f"{number}.db"))
+        shutil.rmtree(tmp_path / f"{number}.db")
+    (left[0] / "precious").touch()
+    with filled(tmp_path / "running.db"):
+        at_work = folder_of(tmp_path / "running.db")
+        for folder in (*left, at_work):
+            assert folder.parent == tmp_path
+            os.utime(folder, (0, 0))
+        code = "import sys, viewtide as vt\nvt.connect(sys.argv[1]).close()\n"
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "next.db")], check=True)
+        assert [folder.exists() for folder in left] == [True, False]
+        assert (left[0] / "precious").exists()
+        with vt.connect(f"ipc://{tmp_path}/running.db/socket") as other:
+            assert other.tables() == ["t"]
+
+
 # --- copies ---
 
 
@@ -241,7 +265,7 @@ def test_only_sockets_of_a_private_folder_are_removed(db_path: Path, tmp_path: P
     """The file may name what its owner keeps, if somebody played a trick on him."""
     kill_one_that_has_it_open(db_path)
     left, content = folder_of(db_path), (db_path / "socket").read_text()
-    precious = tmp_path / "viewtide-precious"
+    precious = tmp_path / f"{open_socket.FOLDER_PREFIX}precious"
     precious.mkdir(mode=0o700)
     (precious / "k").write_text("not a socket")
     (db_path / "socket").write_text(content.replace(str(left), str(precious)))
