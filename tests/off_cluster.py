@@ -36,7 +36,12 @@ REASONS = {
     "test_a_step_that_is_open_or_dropped_does_not_count": _INSIDE,
     "test_a_follower_that_looks_in_the_middle_of_a_step": _INSIDE,
     "test_a_batch_refresh_is_an_error_with_the_way_out": _INSIDE,
-    "test_without_history_a_checkpoint_takes_the_changes_along": _INSIDE,
+    "test_without_history_bytes_a_checkpoint_takes_the_changes_along": _INSIDE,
+    "test_what_is_older_than_the_history_is_refused_whether_the_log_has_it_or_not": _INSIDE,
+    "test_with_no_history_only_the_newest_token_goes_on": _INSIDE,
+    "test_who_follows_is_not_thrown_out": _INSIDE,
+    "test_a_view_that_did_not_change_meanwhile_is_never_too_far_behind": _INSIDE,
+    "test_history_is_longer_while_a_deferred_view_needs_it": _INSIDE,
     "test_a_follower_of_a_quiet_view_is_not_left_behind": "test_cluster_changes has one of its own",
     "test_tokens_of_one_flush": "nobody counts flushes of a cluster",
 }
