@@ -283,6 +283,7 @@ def load(
     ] = "",
     create: Annotated[bool, typer.Option("--create", help="Make the table if it is missing.")] = False,
     key: Annotated[list[str] | None, typer.Option("--key", help="A column of the new table's key; may repeat.")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Let tasks of Spark read the files, one each.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     own_keys: OwnKey = None,
     server_key: ServerKey = "",
@@ -294,6 +295,11 @@ def load(
     with _ended_properly():
         if not create:
             _check_known(into, "'--into'", "; check the name, or let --create make it")
+        with_spark = None
+        if spark:
+            from .spark.options import load_options
+
+            with_spark = load_options(into, table, None if own_keys is None else str(own_keys), server_key)
         with (
             opened_sources(files, file_format, separator, sys.stdin) as sources,
             _opened(into, own_keys, server_key) as database,
@@ -307,6 +313,7 @@ def load(
                 as_json=as_json,
                 out=sys.stdout,
                 err=sys.stderr,
+                spark=with_spark,
             )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .arrow import RecordBatch
     from .database import Database
     from .reads import Snapshot
+    from .spark.options import Options
 
 #: Rows of a table that are read at once.
 PAGE_ROWS = 10_000
@@ -37,13 +38,13 @@ SEARCHED_ROWS_MAX = 1_000_000
 class _Input:
     """The rows of several files one after the other, and which row is in which file."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sequence[Source], spark: Options | None = None) -> None:
+        self._sources, self._spark = sources, spark
         self.places = Places(())
         self.bytes_read = 0
         sizes = [source.bytes_count for source in sources if source.bytes_count is not None]
-        #: None: not all of them are files.
-        self.bytes_total = sum(sizes) if len(sizes) == len(sources) else None
+        #: None: not all of them are files, or others read them.
+        self.bytes_total = sum(sizes) if len(sizes) == len(sources) and spark is None else None
 
     def columns(self, key: Sequence[str]) -> dict[str, str]:
         """Those of a table for the first file."""
@@ -53,6 +54,18 @@ class _Input:
             if column not in columns:
                 raise InterfaceError(f"{first.name} has no column {column!r}", hint=nearest(column, columns))
         return columns
+
+    @contextmanager
+    def opened(self, table: Table) -> Iterator[Iterator[RecordBatch | Rows]]:
+        """The rows, read here or by Spark."""
+        if self._spark is None:
+            yield self.chunks(table)
+            return
+        from .spark.loaded_files import staged_files
+
+        with staged_files(self._spark, self._sources, table) as staged:
+            self.places.begun[:] = staged.begun
+            yield staged.chunks
 
     def chunks(self, table: Table) -> Iterator[RecordBatch | Rows]:
         self.places.begun.clear()
@@ -106,14 +119,16 @@ def run_load(
     as_json: bool,
     out: TextIO,
     err: TextIO,
+    spark: Options | None = None,
 ) -> None:
-    """Load files into a table, as one transaction. A table that was made for them goes again if that fails."""
+    """Load files into a table, as one transaction. A table that was made for them goes again if that fails. `spark`:
+    tasks of Spark read them."""
     if key and not create:
         raise InterfaceError("--key is for --create", hint="leave it out: the table has its key")
     is_there = name in database.tables()
     if key and is_there:
         _check_key(database._table(name), key)
-    source = _Input(sources)
+    source = _Input(sources, spark)
     began = time.monotonic()
     created = False
     try:
@@ -153,7 +168,8 @@ def _check_key(table: Table, key: Sequence[str]) -> None:
 def _load(database: Database, name: str, source: _Input, progress: LoadProgress | None) -> LoadResult:
     table = database._table(name)
     try:
-        return load_chunks(database, name, source.chunks(table), progress, source.places)
+        with source.opened(table) as chunks:
+            return load_chunks(database, name, chunks, progress, source.places)
     except IntegrityError as error:
         # A key that is taken, which each kind of transaction tells in its own place, and always with this hint. None
         # knows whether its row was there before the load, and no option of `load` is called so.

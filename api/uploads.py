@@ -78,8 +78,7 @@ class Upload:
         if self._size > UPLOAD_BYTES_MAX:
             raise DataError(f"a load is larger than {UPLOAD_BYTES_MAX} bytes", hint="divide it into several")
         try:
-            self._file.write(_HEAD.pack(kind, len(data)))
-            self._file.write(data)
+            _keep(self._file, kind, data)
             self._file.flush()
         except OSError as error:
             self.close()
@@ -96,13 +95,7 @@ class Upload:
         if self._file is None:
             raise RemoteProtocolError("a load without rows")
         self._file.seek(0)
-        while head := self._file.read(_HEAD.size):
-            kind, size = _HEAD.unpack(head)
-            data = self._file.read(size)
-            if kind == ARROW:
-                yield from batches_from_bytes(data)
-            else:
-                yield _rows_from(data)
+        yield from kept_chunks(self._file)
 
     def close(self) -> None:
         if self._file is not None:
@@ -110,6 +103,30 @@ class Upload:
                 self._file.close()
             self._file = None
             _room.release()
+
+
+def keep_chunk(file: IO[bytes], chunk: RecordBatch | Rows) -> int:
+    """Write rows to a file that `kept_chunks` reads; how many they are."""
+    rows_count = 0
+    for kind, count, data in _parts(chunk):
+        _keep(file, kind, data)
+        rows_count += count
+    return rows_count
+
+
+def _keep(file: IO[bytes], kind: int, data: bytes) -> None:
+    file.write(_HEAD.pack(kind, len(data)))
+    file.write(data)
+
+
+def kept_chunks(file: IO[bytes]) -> Iterator[RecordBatch | Rows]:
+    while head := file.read(_HEAD.size):
+        kind, size = _HEAD.unpack(head)
+        data = file.read(size)
+        if kind == ARROW:
+            yield from batches_from_bytes(data)
+        else:
+            yield _rows_from(data)
 
 
 def _not_kept(error: OSError) -> OperationalError:

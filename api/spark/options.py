@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..changetables.errors import InterfaceError
+from ..changetables.evaluators.spark_session import require_spark
 from ..coordinator.timestamps import MS_SHIFT
 from ..database import Database, connect
 from ..durations import milliseconds
 from ..names import close_to
 from ..stored import reached
+from ..targets import MEMORY, scheme_of
 
 #: Parts that a table is divided into, unless told otherwise: several for each core, because they are not of one size.
 PARTITIONS = 16
@@ -96,6 +98,16 @@ def options_from(given: Mapping[str, str]) -> Options:
         said.get("keys"),
         said.get("server_key", ""),
     )
+
+
+def load_options(target: str, table: str, keys: str | None, server_key: str) -> Options:
+    """Where the rows of files go that Spark reads, if it is there and can get them there."""
+    require_spark()
+    if target == MEMORY:
+        raise InterfaceError("tasks of Spark do not reach a database in memory", hint="leave --spark out")
+    if not scheme_of(target):
+        target = os.path.abspath(target)
+    return Options(target, table, keys=keys, server_key=server_key)
 
 
 def _one_of(said: Mapping[str, str], first: str, second: str) -> str:

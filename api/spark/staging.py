@@ -41,7 +41,7 @@ class Staged(WriterCommitMessage):
 def make_room(options: Options, job: str) -> None:
     """Tasks stage only where there is room for their job: one that outlives its job leaves nothing."""
     if options.directory is not None:
-        folder = _folder(options.directory, job)
+        folder = folder_of(options.directory, job)
         for made in (folder.parent, folder):
             made.mkdir(mode=0o700, exist_ok=True)
 
@@ -51,7 +51,7 @@ def stage(options: Options, job: str, part: str, batches: Iterator[pyarrow.Recor
     directory = options.directory
     if directory is None:
         return _as_message(job, part, batches, query)
-    path = _folder(directory, job) / f"{_checked(part)}.arrow"
+    path = folder_of(directory, job) / f"{_checked(part)}.arrow"
     try:
         path.touch(mode=0o600)
         with path.open("wb") as file:
@@ -97,7 +97,7 @@ def staged(options: Options, messages: Sequence[Staged]) -> Iterator[pyarrow.Rec
         if message.data is not None:
             yield from pyarrow.ipc.open_stream(message.data)
         elif directory is not None:
-            with pyarrow.OSFile(str(_folder(directory, message.job) / f"{_checked(message.part)}.arrow")) as file:
+            with pyarrow.OSFile(str(folder_of(directory, message.job) / f"{_checked(message.part)}.arrow")) as file:
                 yield from pyarrow.ipc.open_stream(file)
 
 
@@ -106,7 +106,7 @@ def discard(options: Options, job: str) -> None:
     directory = options.directory
     if directory is None:
         return
-    folder = _folder(directory, job)
+    folder = folder_of(directory, job)
     # Under another name first: tasks that are still at work find it no more.
     with suppress(OSError):  # there is none, or it is gone already
         gone = folder.rename(folder.with_name(f"{folder.name}.gone"))
@@ -119,7 +119,7 @@ def discard(options: Options, job: str) -> None:
         folder.parent.rmdir()
 
 
-def _folder(directory: Path, job: str) -> Path:
+def folder_of(directory: Path, job: str) -> Path:
     return directory / FOLDER / _checked(job)
 
 

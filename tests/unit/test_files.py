@@ -472,6 +472,17 @@ def row_value(value: object, kind: Type) -> object:
     return None if value is None else coerce(Column("c", kind), value, "c")
 
 
+def test_spark_is_asked_for_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    load = ("load", "t", tmp_path / "a.csv", "--create", "--spark", "--into")
+    done = _run(*load, "memory:")
+    assert done.exit_code == 1 and "leave --spark out" in done.output
+    monkeypatch.setattr("viewtide.changetables.evaluators.spark_session.has_spark", lambda: False)
+    done = _run(*load, tmp_path / "db")
+    assert done.exit_code == 1 and "pip install 'viewtide[spark]'" in done.output
+    assert not (tmp_path / "db").exists()
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
