@@ -87,10 +87,22 @@ ANSWER_MS_MAX = 600
 PAGE_ROWS = 6
 #: Pages of about four rows, and of one.
 PAGED, PAGE_BYTES = "catalog-paged", (1_000, 1)
+#: Between two of them; and clients that take their time, and pages so small that most crashes are at a new one.
+LEADER_DIES_MS, LTM_DIES_MS, CRASHING_THINK_MS, CRASHING_PAGE_ROWS = 600, 800, 200, 2
 #: Ids that new tables, indexes and views get begin ranges of their own.
 NEW_IDS = 60
 
-CRASH_POINTS = (*members.CATALOG_PROBES, *leaders.CATALOG_PROBES, *builders.PROBES)
+PROBES = (*members.CATALOG_PROBES, *leaders.CATALOG_PROBES, *builders.PROBES)
+CRASH_POINTS = (*PROBES, leaders.PLACING)
+#: Where leaders die in a run: one point for each seed, as in a cluster; those that are passed late come twice.
+LEADER_DIES_AT = (
+    *leaders.CATALOG_PROBES,
+    *builders.PROBES,
+    leaders.PLACING,
+    leaders.CATALOG_CLEAN,
+    leaders.CATALOG_PUBLISHED,
+    builders.PAGED,
+)
 
 #: What is created and dropped.
 NEW_VIEWS = {
@@ -262,6 +274,22 @@ def choose_local(now: Tables, random: Random) -> Next:
     return once(lambda catalog: catalog.without_view(name) if name in catalog.views else catalog)
 
 
+def choose_paged(now: Tables, random: Random) -> Next:
+    """Mostly what takes many pages, and partial rows that have to be placed."""
+    choice = random.random()
+    if choice < 0.25:
+        if now.by_name["events"].index_on((2,)) is None:
+            return indexing("events", (2,), "by cost")
+        if not any(("events", (2,)) in view.needs for view in now.catalog.views.values()):
+            return once(without_index)
+    if choice > 0.9:
+        return choose_any(now, random)
+    name = random.choice(list(LOCAL_VIEWS) if choice < 0.5 else ("x_total", "x_left", "x_costs"))
+    if name not in now.views:
+        return creating(definitions()[name])
+    return once(lambda catalog: catalog.without_view(name) if name in catalog.views else catalog)
+
+
 def choose_table(now: Tables, random: Random) -> Next:
     return once(without_notes if "notes" in now.by_name else with_notes)
 
@@ -380,7 +408,7 @@ def build(world: World, ranges: RangeMap | None = None) -> Built:
     around = built.around
     around.mix = replace(
         around.mix,
-        crash_points=(*around.mix.crash_points, *CRASH_POINTS * 2),
+        crash_points=(*around.mix.crash_points, *PROBES * 2),
         spared=(*around.mix.spared, DESIGNER),
     )
     replay = CatalogReplay(world, zookeeper)
@@ -462,6 +490,42 @@ def _build_local(world: World) -> Built:
     return built
 
 
+def _build_crashing(world: World) -> Built:
+    """Views, indexes and partial rows all the time, in small pages; clients that take their time."""
+    built = _build_local(world)
+    world.nodes[DESIGNER].factory = lambda host: Designer(host, DESIGN_MS_MAX // 2, choose=choose_paged)
+    for names, factory in ((CANDIDATES, _crashing_leader), (CLIENTS, _slow_client)):
+        for name in names:
+            world.nodes[name].factory = factory
+    return built
+
+
+def _crashing_leader(host: Host) -> SchedulingLeader:
+    leader = _leader(host)
+    leader.builder.page_rows = CRASHING_PAGE_ROWS
+    return leader
+
+
+def _slow_client(host: Host) -> Client:
+    return CatalogClient(host, cluster.WORKING_MS, WEIGHTS, think_ms_max=CRASHING_THINK_MS)
+
+
+def plan_crashes(around: Surroundings) -> tuple[Planned, ...]:
+    """Somebody dies at every named point of a change, again and again: leaders at the one of this seed."""
+    random = around.world.streams["plan"]
+    point = LEADER_DIES_AT[around.world.seed % len(LEADER_DIES_AT)]
+    planned = [
+        Planned(at_ms * 1_000, "crash_at", (), random.randint(10_000, 300_000), point, 1)
+        for at_ms in range(600, SAFETY_MS - 300, LEADER_DIES_MS)
+    ]
+    points = random.sample(members.CATALOG_PROBES, len(members.CATALOG_PROBES))
+    for number, at_ms in enumerate(range(600, SAFETY_MS - 300, LTM_DIES_MS)):
+        at_us = at_ms * 1_000 + random.randint(0, 100_000)
+        passage, down_us = random.randint(1, 3), random.randint(10_000, 300_000)
+        planned.append(Planned(at_us, "crash_at", (), down_us, points[number % len(points)], passage))
+    return tuple(sorted(planned))
+
+
 def plan_lagging(around: Surroundings) -> tuple[Planned, ...]:
     """Coordinators lose ZooKeeper again and again: they work by an old catalog, and are slow to reach LTMs."""
     random = around.world.streams["plan"]
@@ -493,7 +557,7 @@ SCENARIO = Scenario(
     safety_ms=SAFETY_MS,
     liveness_ms_max=LIVENESS_MS_MAX,
     mutants=MUTANTS,
-    probes=CRASH_POINTS,
+    probes=PROBES,
     traffic_min={"commits": 60, "catalogs": 5, "new views read": 2},
 )
 
@@ -568,6 +632,18 @@ SCENARIO_LOCAL = Scenario(
     traffic_min={"commits": 60, "catalogs": 5, "new views read": 2},
 )
 
+SCENARIO_CRASHES = Scenario(
+    name="catalog-crashes",
+    summary="LTMs and leaders die at every named point of a change of the catalog",
+    build=_build_crashing,
+    make_world=cluster.make_world,
+    plan=plan_crashes,
+    safety_ms=SAFETY_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+    crash_points=CRASH_POINTS,
+    traffic_min={"commits": 60, "catalogs": 3},
+)
+
 DIRECTED = (
     SCENARIO_CALM,
     SCENARIO_LAGGING,
@@ -577,4 +653,4 @@ DIRECTED = (
     SCENARIO_SWITCHING,
     SCENARIO_LOCAL,
 )
-SCENARIOS = (SCENARIO, *DIRECTED)
+SCENARIOS = (SCENARIO, SCENARIO_CRASHES, *DIRECTED)

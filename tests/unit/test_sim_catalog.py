@@ -1,5 +1,5 @@
 """Catalogs that change, in the simulator, in the size that every run of the tests can pay for. More: `python -m
-tests.sim --scenario catalog --seeds 10000`."""
+tests.sim --scenario catalog --seeds 10000`, and the same with catalog-crashes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tests.sim.scenarios import SCENARIOS
 
 #: Seeds of the drawn scenario, and of each directed one.
 SEEDS = 8
+#: Each of the points of leaders has seeds of its own, four times over.
+SEEDS_CRASHES = 180 if SOAK else 4 * len(catalog.LEADER_DIES_AT)
 SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_FAST = 2
 
@@ -39,6 +41,13 @@ def test_many_seeds_of_catalog_changes_hold_and_cover_what_they_name() -> None:
     totals = runner.run_many("catalog", 0, SEEDS, jobs=2)
     assert totals.violations == []
     assert runner.not_covered(catalog.SCENARIO, totals.result) == []
+
+
+@pytest.mark.slow
+def test_whoever_dies_at_any_named_point_of_a_change_of_the_catalog_does_no_harm() -> None:
+    totals = runner.run_many(catalog.SCENARIO_CRASHES.name, 0, SEEDS_CRASHES, jobs=2, twice_every=0)
+    assert totals.violations == []
+    assert runner.not_covered(catalog.SCENARIO_CRASHES, totals.result) == []
 
 
 @pytest.mark.slow

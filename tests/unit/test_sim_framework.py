@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -21,13 +25,14 @@ from tests.sim.faults import KINDS, Faults, Mix, Planned, Surroundings, draw_pla
 from tests.sim.network import Conditions
 from tests.sim.node import Node, State
 from tests.sim.process import NOTHING, Host, Outputs, Recovered, Stop, WhenDurable
-from tests.sim.scenario import Result, run_seed
+from tests.sim.scenario import Result, Scenario, run_seed
 from tests.sim.scenarios import SCENARIOS
 from tests.sim.store import APPLIED_LATE, PARTIAL, SLOW_CALL_US, TIMEOUT_APPLIED, TIMEOUT_BEFORE, SimStore
 from tests.sim.streams import Streams
 from tests.sim.trace import Event, fingerprint
 from tests.sim.wire import AnyWire, CodecWire
 from tests.sim.world import AFTER_PERSIST, World
+from viewtide import coordinator, ltm
 from viewtide.changetables.errors import Unavailable
 from viewtide.ltm.ports import Cell, Store
 
@@ -751,9 +756,33 @@ def test_the_command_line_replays_runs_many_and_goes_on(tmp_path: Path, capsys: 
         command_line.main(["--scenario", "toy", "--mutant", "no such thing"])
 
 
+def named_points(package: ModuleType) -> set[str]:
+    """All that its machines call `probe` with."""
+    found: set[str] = set()
+    root = Path(package.__path__[0])
+    for place in root.rglob("*.py"):
+        text = place.read_text()
+        if ".probe(" not in text:
+            continue
+        module = importlib.import_module(".".join((package.__name__, *place.relative_to(root).with_suffix("").parts)))
+        for name in re.findall(r"\b[a-z_.]*[A-Z_]{2,}\b", " ".join(re.findall(r"\.probe\((.*)\)", text))):
+            point = attrgetter(name)(module)
+            assert isinstance(point, str), name
+            found.add(point)
+    return found
+
+
+def test_every_point_that_machines_name_is_one_that_some_scenario_must_crash_them_at() -> None:
+    """Whether it does is judged where its many seeds are run: `runner.not_covered`."""
+    crashed = {point for scenario in SCENARIOS.values() for point in scenario.crash_points}
+    named = named_points(ltm) | named_points(coordinator)
+    assert len(named) >= 50 and named - crashed == set()
+
+
 def test_what_many_seeds_did_not_show_is_named() -> None:
-    result = Result(seeds=200)
+    result = Result(seeds=1)
     result.probes["answer"] = 1
     missing = runner.not_covered(toy.SCENARIO, result)
     assert "probe 'take over' never fired" in missing and "probe 'answer' never fired" not in missing
     assert any("crash point" in line for line in missing) and "0.0 answers per seed, not 60" in missing
+    assert runner.not_covered(Scenario("none", "", toy.SCENARIO.build), Result()) == ["no seeds were run"]
