@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from random import Random
+from unittest.mock import patch
 
+from viewtide.coordinator import timestamps
 from viewtide.coordinator.two_phase import coordinator as coordinators
+from viewtide.coordinator.two_phase import oracle as oracles
 from viewtide.coordinator.two_phase.coordinator import Coordinator
+from viewtide.coordinator.two_phase.messages import ReadAt
 from viewtide.coordinator.two_phase.oracle import Oracle
 from viewtide.ltm.two_phase import participant as participants
 from viewtide.ltm.two_phase.participant import Participant
@@ -21,6 +28,7 @@ from .commit_mutants import (
     HOT,
     LATE,
     MUTANTS,
+    NARROW,
     ONE_SLOW,
     RELYING,
     STARVING,
@@ -31,7 +39,22 @@ from .liveness_checkers import Calm, Fair, Liveness, Orphans
 from .network import Conditions
 from .process import Host
 from .scenario import Built, Scenario
-from .workload import CLIENTS, COORDINATORS, LISTS, LTMS, ORACLE, Bursts, Client, key, range_map, tables
+from .workload import (
+    CLIENTS,
+    COORDINATORS,
+    LISTS,
+    LTMS,
+    OPERATIONS,
+    ORACLE,
+    Bursts,
+    Client,
+    Operation,
+    key,
+    range_map,
+    tables,
+    whole,
+)
+from .world import CRASH_POINTS as WORLD_CRASH_POINTS
 from .world import World
 
 SAFETY_MS = 6_000
@@ -39,6 +62,8 @@ SAFETY_MS = 6_000
 WORKING_MS = SAFETY_MS + 500
 LIVENESS_MS_MAX = 60_000
 HOT_MS, STARVING_MS = 1_500, 3_000
+#: The oracle goes ahead by more than a run takes.
+NARROW_MS, AHEAD_MS = 2_000, 60_000
 
 HISTORY_MS, CLEAN_MS = 1_500, 300
 
@@ -311,6 +336,41 @@ def plan_clocks(around: Surroundings) -> tuple[Planned, ...]:
     return tuple(planned)
 
 
+def plan_narrow(around: Surroundings) -> tuple[Planned, ...]:
+    """The oracle has gone ahead of its clock: from then on timestamps follow each other without a gap."""
+    return Planned(0, "clock", (ORACLE,), 0, "", AHEAD_MS), Planned(200_000, "clock", (ORACLE,), 0, "", 0)
+
+
+@contextmanager
+def _narrow() -> Iterator[None]:
+    """A timestamp cannot be raised at all, instead of 255 times."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(participants, "RAISE_MAX", 0))
+        for module in (timestamps, oracles, coordinators):
+            stack.enter_context(patch.object(module, "STEP", 1))
+        yield
+
+
+def _glance(client: Client, random: Random) -> Operation:
+    """Marks all that others are about to write."""
+    yield ReadAt(0, 0, (), (whole("products"),))
+
+
+OPERATIONS["glance"] = _glance
+
+
+def _build_narrow(world: World) -> Built:
+    """All at once, and then nobody: whatever is committed above the last start is above those that come next."""
+    built = build(world)
+    for name in CLIENTS:
+        world.nodes[name].factory = _narrow_client
+    return built
+
+
+def _narrow_client(host: Host) -> Client:
+    return Client(host, NARROW_MS, {"crowd": 3, "glance": 1}, think_ms_max=4, bursts=Bursts(4, 40))
+
+
 def plan_restarts(around: Surroundings) -> tuple[Planned, ...]:
     """Requests are slow on their way to LTMs that restart quickly: what starts before a restart arrives after it."""
     planned = [Planned(0, "slow_link", (COORDINATORS[0], name), SAFETY_MS * 1_000) for name in LTMS]
@@ -325,7 +385,7 @@ SCENARIO = Scenario(
     liveness_ms_max=LIVENESS_MS_MAX,
     mutants=MUTANTS,
     probes=CRASH_POINTS,
-    crash_points=CRASH_POINTS,
+    crash_points=(*CRASH_POINTS, *WORLD_CRASH_POINTS),
     traffic_min={
         "commits": 60,
         "commits of several": 45,
@@ -402,6 +462,16 @@ SCENARIO_CLOCKS = Scenario(
     liveness_ms_max=LIVENESS_MS_MAX,
 )
 
+SCENARIO_NARROW = Scenario(
+    name=NARROW,
+    summary="timestamps without a gap, and all that is committed comes in bursts",
+    build=_build_narrow,
+    limits=_narrow,
+    plan=plan_narrow,
+    safety_ms=NARROW_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+)
+
 SCENARIO_COPIES = Scenario(
     name=COPIES,
     summary="requests come twice, and coordinators restart in between",
@@ -473,6 +543,7 @@ DIRECTED = (
     SCENARIO_STARVING,
     SCENARIO_RESTARTS,
     SCENARIO_CLOCKS,
+    SCENARIO_NARROW,
     SCENARIO_COPIES,
     SCENARIO_DISKS,
     SCENARIO_ONE_SLOW,

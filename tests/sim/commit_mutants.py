@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from viewtide.changetables.types import Row
+from viewtide.coordinator.timestamps import MS_SHIFT
 from viewtide.coordinator.two_phase.attempt import DECIDED, VOTING, AttemptAt
 from viewtide.coordinator.two_phase.coordinator import Coordinator
 from viewtide.coordinator.two_phase.oracle import Oracle
@@ -20,7 +21,7 @@ from viewtide.ltm.two_phase import participant as participants
 from viewtide.ltm.two_phase.cells import Cells, Version
 from viewtide.ltm.two_phase.holds import CONTRIBUTION, LOOK_UP, WRITE, Claim, Holds
 from viewtide.ltm.two_phase.marks import Marks
-from viewtide.ltm.two_phase.messages import Attempt, Decide, Draw, Vote
+from viewtide.ltm.two_phase.messages import Attempt, Decide, Draw, Timestamps, Vote
 from viewtide.ltm.two_phase.participant import Participant
 
 from .process import Outputs
@@ -28,7 +29,7 @@ from .scenario import Mutant
 from .workload import tables
 
 #: Directed scenarios, for what a drawn plan rarely does.
-BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, ONE_SLOW, RELYING, STARVING, TOPPING = (
+BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, NARROW, ONE_SLOW, RELYING, STARVING, TOPPING = (
     "commit-banking",
     "commit-clocks",
     "commit-copies",
@@ -36,6 +37,7 @@ BANKING, CLOCKS, COPIES, DISKS, FLOOR, HOT, LATE, ONE_SLOW, RELYING, STARVING, T
     "commit-restarts",
     "commit-hot",
     "commit-late",
+    "commit-narrow",
     "commit-one-slow",
     "commit-relying",
     "commit-starving",
@@ -86,6 +88,34 @@ def _start_by_the_clock(self: Oracle, now_ms: int, disk: Sequence[object], incar
     return outputs
 
 
+def _above_without_end(highest: int, start: int) -> int:
+    """The bits that it counts up are followed by those of timestamps that the oracle issues later."""
+    return max(start, highest + 1)
+
+
+def _clock_ts(participant: Participant, ts: int) -> int:
+    return max(ts, participant._now_ms << MS_SHIFT)
+
+
+_open_up_rightly = Participant._open_up
+
+
+def _open_up_by_the_clock(self: Participant, sender: str, message: Timestamps) -> None:
+    was_open = self._open
+    _open_up_rightly(self, sender, message)
+    if self._open and not was_open:
+        self.marks.raise_floor(_clock_ts(self, 0))
+
+
+def _floor_by_the_clock() -> AbstractContextManager[object]:
+    return patch.dict(participants._HANDLERS, {Timestamps: _open_up_by_the_clock})
+
+
+def _mark_read_by_the_clock(self: Participant, read: Any) -> None:
+    self.marks.mark(read.keys, _clock_ts(self, read.at))
+    self.marks.mark_ranges([each[0] for each in read.ranges], _clock_ts(self, read.at))
+
+
 # Holds and marks.
 
 _take_rightly = Holds.take
@@ -111,6 +141,22 @@ def _wait_for_everybody(self: Holds, claim: Claim, resource: bytes) -> list[obje
             self._waiting += 1
         claim.waiting.add(resource)
     return []
+
+
+def _abort_and_leave_queued(self: Participant, sender: str, decide: Decide) -> None:
+    """What an aborted attempt has is free again; what it waits for, it still waits for."""
+    attempt, commit_ts = decide
+    part = self.parts.get(attempt)
+    queued = {} if part is None or commit_ts or part.min_ts else dict.fromkeys(part.claim.waiting, part.claim)
+    _decide_rightly(self, sender, decide)
+    for resource, claim in queued.items():
+        left = self.holds.claim(attempt, claim.age[0])
+        if isinstance(resource, bytes):
+            _take_rightly(self.holds, left, (resource,), claim.wanted[resource])
+
+
+def _queue_stays() -> AbstractContextManager[object]:
+    return patch.dict(participants._HANDLERS, {Decide: _abort_and_leave_queued})
 
 
 _begin_rightly = Coordinator._begin
@@ -304,6 +350,11 @@ def _group_of_all(self: Coordinator, works: list[Any]) -> Iterator[list[Any]]:
 MUTANTS = (
     _mutant("T1: timestamps for those who came later", _patched(Coordinator, "_request_timestamps", _request_more)),
     _mutant("T1: the oracle forgets its bound", _patched(Oracle, "start", _start_by_the_clock), scenario=CLOCKS),
+    _mutant(
+        "T1: min_ts runs into later timestamps", _patched(participants, "_lowest_above", _above_without_end), NARROW
+    ),
+    _mutant("T1: the floor is a clock value", _floor_by_the_clock, FLOOR),
+    _mutant("T1: marks are clock values", _patched(Participant, "_mark_read", _mark_read_by_the_clock)),
     _mutant("T2: min_ts at a mark", _patched(participants, "_lowest_above", max)),
     _mutant("H1: look-ups hold nothing", _patched(Holds, "take", _take_no_look_ups)),
     _mutant("H1: ranges hold nothing", _patched(Holds, "take_ranges", _none)),
@@ -318,6 +369,7 @@ MUTANTS = (
     ),
     _mutant("H5: holds without a vote stay", _patched(Participant, "_hold_ended", _nothing)),
     _mutant("H5: dropped holds are forgotten", _patched(Participant, "_lost_holds", _lost_with_restart_only), COPIES),
+    _mutant("H5: an abort leaves what is queued", _queue_stays, HOT),
     _mutant("H6: rows that views build on are not held", _patched(Holds, "take", _take_view_rows_together), BANKING),
     _mutant("H7: rows of nothing are removed at once", _patched(Cells, "add", _add_and_remove)),
     _mutant("V1: votes of any attempt count", _patched(Coordinator, "_current", _current_of_any_start), LATE),

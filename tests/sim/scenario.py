@@ -41,6 +41,8 @@ class Scenario:
     #: Adds processes and services to the world. Everything it draws comes from the world's streams.
     build: Callable[[World], Built]
     make_world: Callable[[int, bool], World] = lambda seed, keep_all: World(seed, keep_all=keep_all)
+    #: A context in which limits of the machines are so small that a run reaches them.
+    limits: Callable[[], AbstractContextManager[object]] = nullcontext
     #: Instead of a drawn plan, in directed scenarios.
     plan: Callable[[Surroundings], tuple[Planned, ...]] | None = None
     safety_ms: int = 20_000
@@ -96,7 +98,7 @@ def run_seed(
     without: frozenset[int] = frozenset(),
 ) -> Run:
     """`without` leaves out faults of the plan, by their number from 0: to find out which ones matter."""
-    with mutant.patch() if mutant is not None else nullcontext():
+    with scenario.limits(), mutant.patch() if mutant is not None else nullcontext():
         world = scenario.make_world(seed, keep_all)
         built = scenario.build(world)
         around = built.around
