@@ -23,6 +23,7 @@ from typing import BinaryIO, Literal, TypeVar
 
 from .changetables.errors import InternalError, OperationalError
 from .demo_writer import Acknowledged, Checked, Compared, Failed, Message, Ready, Total, decode
+from .open_socket import remove_left
 
 #: The kill comes somewhere in this part of the run, at no moment that anybody has chosen.
 KILL_PART_MIN, KILL_PART_MAX = 0.40, 0.55
@@ -154,6 +155,7 @@ class WriterProcess:
     """A writer process and what it says."""
 
     def __init__(self, directory: Path, writers: int) -> None:
+        self._directory = directory
         # A file, not a pipe: nobody has to read it unless something goes wrong.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self._process = subprocess.Popen(
@@ -212,6 +214,7 @@ class WriterProcess:
         """Leave nothing behind, however the run has ended."""
         self._process.kill()
         self._process.wait()
+        remove_left(self._directory)
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:

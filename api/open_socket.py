@@ -77,7 +77,7 @@ class OpenSocket:
         self._server: Server | None = None
         self._served: threading.Thread | None = None
         self._address = ""
-        _remove_left(self._directory)
+        remove_left(self._directory)
         self._folder = _make_folder()
         self._held = os.open(self._folder, FOLDER_FLAGS)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -283,7 +283,7 @@ def _inside(folder: Path, user: int) -> Iterator[str]:
         os.close(opened)
 
 
-def _remove_left(directory: Path) -> None:
+def remove_left(directory: Path) -> None:
     """The folder of a process that had this very directory open, and was killed."""
     said = _said(directory)
     if said is not None and said.user == os.geteuid() and said.folder.name.startswith(FOLDER_PREFIX):

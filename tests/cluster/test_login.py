@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,6 @@ from typer.testing import CliRunner
 import viewtide as vt
 from viewtide.cli import app
 from viewtide.cluster_process import EXIT_SUPERSEDED
-from viewtide.dev_cluster import _free_ports
 from viewtide.remote_cluster import serving
 
 from .running import WAIT_S_MAX, wait_for
@@ -65,8 +66,17 @@ def processes(zookeeper_path: str, tmp_path: Path) -> Iterator[Processes]:
         yield Processes(zookeeper_path, tmp_path, closing)
 
 
+def _free_port() -> int:
+    """Not one that the system gives to whoever connects somewhere meanwhile."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+
+
 def test_clients_need_no_user(processes: Processes, zookeeper_path: str) -> None:
-    (port,) = _free_ports(1)
+    port = _free_port()
     told = f"tcp://localhost:{port}"
     addresses = f'clients = "tcp://127.0.0.1:{port}"\nadvertise_clients = "{told}"'
     ltm, said = processes.start("ltm", "ltm-1", "secret", addresses)

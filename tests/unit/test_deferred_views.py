@@ -541,12 +541,10 @@ def test_a_batch_refresh_that_is_interrupted_is_made_again(
     monkeypatch.setattr(refresher, "LOOK_MS", 5.0)
     monkeypatch.setattr(batch, "PAGE_ROWS", 7)
     clear, fill = batch._clear, batch.fill
-    interrupted = 0
+    interrupting = True
 
     def stop(engine: object, turns: object) -> None:
-        nonlocal interrupted
-        if interrupted < 2:
-            interrupted += 1
+        if interrupting:
             with turns.let_go():  # type: ignore[attr-defined]
                 engine.checkpoint()  # type: ignore[attr-defined]
             raise vt.OperationalError("interrupted")
@@ -587,7 +585,16 @@ def test_a_batch_refresh_that_is_interrupted_is_made_again(
         assert db._node.refresher.status("v").state == "needs batch refresh"
         with pytest.raises(vt.StaleRead, match="interrupted"):
             view.refresh()
-        view.refresh()
+        interrupting = False
+
+        def refreshed() -> bool:
+            try:
+                view.refresh()
+            except vt.StaleRead:
+                return False  # one that had begun before: it is made again by itself, too
+            return True
+
+        until(refreshed)
         assert shown(view) == shown(db.view("twin"))
         assert db._node.refresher.status("v").state == "live"
         write(db, row(7, 2, 77))
@@ -595,7 +602,6 @@ def test_a_batch_refresh_that_is_interrupted_is_made_again(
         assert shown(view) == shown(db.view("twin"))
         lows = [each["lo"] for each in view.rows()]
         assert shown(db.view("above")) == sorted(((low, lows.count(low)) for low in set(lows)), key=repr)
-    assert interrupted == 2
 
 
 # --- modes ---
