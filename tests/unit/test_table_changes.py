@@ -75,22 +75,39 @@ def test_a_feed_goes_on_where_it_was(db: vt.Database) -> None:
     db.close()
 
 
-def test_a_bulk_load_is_no_gap(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bulk_load_is_no_gap(db_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One LTM: with several, no load goes beside the log."""
     pyarrow = pytest.importorskip("pyarrow")
     monkeypatch.setattr("viewtide.bulk.STAGED_ROWS_MIN", 1)
-    with db.transaction() as tx:
-        tx.insert("t", {"id": 1, "n": 1})
-    feed = TableChanges(db._node, "t", tx.token, False, None)
-    other = db.table("other").load([pyarrow.table({"id": list(range(50))})])
-    assert list(feed) == [] and feed.token.commit_ts >= other.commit_ts, "that of another table"
-    loaded = db.table("t").load([pyarrow.table({"id": list(range(10, 60)), "n": [0] * 50})])
-    with pytest.raises(vt.OperationalError, match="50 rows of table 't' were loaded in bulk") as caught:
-        changes(db, tx.token)
-    assert f"Token({loaded.commit_ts})" in caught.value.hint
-    with db.transaction() as tx:
-        tx.delete("t", 10)
-    assert [ts for ts, _ in changes(db, Token(loaded.commit_ts))] == [tx.token.commit_ts]
-    db.close()
+    with vt.connect(db_path, ltms=1) as db:
+        db.create_table("t", {"id": int, "n": int}, key="id")
+        db.create_table("other", {"id": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 1, "n": 1})
+        feed = TableChanges(db._node, "t", tx.token, False, None)
+        other = db.table("other").load([pyarrow.table({"id": list(range(50))})])
+        assert list(feed) == [] and feed.token.commit_ts >= other.commit_ts, "that of another table"
+        loaded = db.table("t").load([pyarrow.table({"id": list(range(10, 60)), "n": [0] * 50})])
+        with pytest.raises(vt.OperationalError, match="50 rows of table 't' were loaded in bulk") as caught:
+            changes(db, tx.token)
+        assert f"Token({loaded.commit_ts})" in caught.value.hint
+        with db.transaction() as tx:
+            tx.delete("t", 10)
+        assert [ts for ts, _ in changes(db, Token(loaded.commit_ts))] == [tx.token.commit_ts]
+
+
+def test_a_bulk_load_over_several_ltms_is_in_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it is an ordinary transaction, however large."""
+    pyarrow = pytest.importorskip("pyarrow")
+    monkeypatch.setattr("viewtide.bulk.STAGED_ROWS_MIN", 1)
+    with vt.connect("memory:", ltms=3) as db:
+        db.create_table("t", {"id": int, "n": int}, key="id")
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 1, "n": 1})
+        loaded = db.table("t").load([pyarrow.table({"id": list(range(10, 60)), "n": [0] * 50})])
+        ((ts, rows),) = changes(db, tx.token)
+        assert ts == loaded.commit_ts
+        assert sorted((row["id"], times) for row, times in rows) == [(key, 1) for key in range(10, 60)]
 
 
 def test_what_is_older_than_the_history_is_told() -> None:
