@@ -112,6 +112,9 @@ def serve(
         bool, typer.Option("--insecure", help="No keys, whoever can reach the address. For private networks only.")
     ] = False,
     view_managers: Annotated[int, typer.Option(min=1, help="Those who refresh deferred views.")] = 1,
+    metrics: Annotated[
+        str, typer.Option(help="host:port of /metrics, /healthz and /readyz, without keys.", show_default="none")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Say in JSON where it listens.")] = False,
 ) -> None:
     # Imported here: --help and --version need none of it.
@@ -126,6 +129,7 @@ def serve(
             keys=own_keys,
             allowed=allowed,
             insecure=insecure,
+            metrics=metrics,
             as_json=as_json,
             out=sys.stdout,
         )

@@ -32,7 +32,7 @@ from .ltm.ports import Damaged
 from .ltm.tables import Tables
 from .ltm.transport import Hub
 from .ltm.versions import Horizon
-from .metrics_server import Figure, MetricsServer
+from .metrics_server import Figure, MetricsServer, process_figures
 from .process_config import HBASE, ProcessConfig, read_password
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class _Served:
         if process is None or hub is None:
             return []
         labels = {"process": process.name}
-        figures: list[Figure] = [(name, labels, value) for name, value in process.figures().items()]
+        own = process.figures() | process_figures()
+        figures: list[Figure] = [(name, labels, value) for name, value in own.items()]
         figures += [(f"transport_{name}_total", labels, count) for name, count in asdict(hub.counts).items()]
         figures += [("events_total", {**labels, "event": event}, n) for event, n in list(process.events.items())]
         return figures

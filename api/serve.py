@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from .ltm.keys import AllowList, Keys
 from .ltm.transport import Hub
+from .metrics_server import MetricsServer
+from .node_figures import NodeFigures
 from .server import Server
 
 if TYPE_CHECKING:
@@ -31,10 +33,11 @@ def run_serve(
     keys: Path | None,
     allowed: Path | None,
     insecure: bool,
+    metrics: str = "",
     as_json: bool,
     out: TextIO,
 ) -> None:
-    """Serve until an interrupt. The first line says where.
+    """Serve until an interrupt. The first line says where. `metrics`: host:port of /metrics, /healthz and /readyz.
 
     A new database is made when the address is ours: one that cannot be had leaves no directory behind. One that is
     there is opened first: whoever has it open may listen at this very address, and the file of his socket would be
@@ -42,7 +45,12 @@ def run_serve(
     own = None if keys is None else Keys.load(keys)
     listed = None if allowed is None else AllowList(allowed)
     name = NAME if own is None else own.name
+    figures = NodeFigures()
     with ExitStack() as closing:
+        if metrics:
+            watched = MetricsServer(metrics, figures.figures, figures.why_not_ready)
+            closing.callback(watched.close)
+            metrics = watched.address
         if not is_new:
             database = closing.enter_context(opened())
         hub = Hub(name, listen=listen, keys=own, allowed=listed, insecure=insecure)
@@ -51,21 +59,25 @@ def run_serve(
                 failing.callback(hub.close)
                 database = closing.enter_context(opened())
                 failing.pop_all()
-        _serve(database, hub, "" if own is None else own.public, as_json, out)
+        server = Server(database, hub)
+        with figures.of(database, server, hub):
+            said = {"address": hub.address, "database": database._node.name}
+            said |= {"public_key": "" if own is None else own.public, "metrics": metrics}
+            _serve(server, said, as_json, out)
 
 
-def _serve(database: Database, hub: Hub, public_key: str, as_json: bool, out: TextIO) -> None:
-    said = {"address": hub.address, "database": database._node.name, "public_key": public_key}
+def _serve(server: Server, said: dict[str, str], as_json: bool, out: TextIO) -> None:
     if as_json:
         print(json.dumps(said), file=out, flush=True)
     else:
-        key = f", public key {public_key}" if public_key else ""
-        print(f"{said['database']} is served at {said['address']}{key}", file=out, flush=True)
+        key = f", public key {said['public_key']}" if said["public_key"] else ""
+        metrics = f", metrics at http://{said['metrics']}/metrics" if said["metrics"] else ""
+        print(f"{said['database']} is served at {said['address']}{key}{metrics}", file=out, flush=True)
     # What is alive now stays: the collector need not look at it again.
     gc.collect()
     gc.freeze()
     try:
-        Server(database, hub).run()
+        server.run()
     finally:
         gc.unfreeze()
 

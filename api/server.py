@@ -215,6 +215,10 @@ class Server:
         self._sessions.end_all()
         self._hub.close()
 
+    def figures(self) -> dict[str, float]:
+        """For the metrics, from any thread."""
+        return {"sessions_open": len(self._sessions), "calls_open": self._jobs_count}
+
     def take(self, timeout_ms: int) -> bool:
         """The first half of a turn: handle what has arrived. Whether there was something."""
         received = self._hub.poll(timeout_ms)

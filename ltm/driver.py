@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
 
@@ -895,6 +895,16 @@ class Ltm(Reader):
     def store_directory(self) -> Path | None:
         """Where processes beside this one can read the store (`LmdbSnapshot`); None: nowhere."""
         return getattr(self._store, "directory", None)
+
+    def figures(self) -> dict[str, float]:
+        """For the metrics, from any thread. Rows are those of tables, views and indexes, in memory about as many."""
+        kept = list(self.tables.versions.values())
+        layers = ((each.dirty, each.frozen, each.young, each.old) for each in kept)
+        figures: dict[str, float] = {"rows_in_memory": sum(map(len, chain.from_iterable(layers)))}
+        if self.store_directory is not None:  # one in memory would have to count
+            stored = self._store.stat()
+            figures |= {"store_cells": stored["cells"], "store_bytes": stored["file_bytes"]}
+        return figures
 
     def stored_count(self, start: bytes, stop: bytes, most: int) -> int:
         """The cells of a range in the store, no more than that many: about as many rows as were there at the last

@@ -267,6 +267,10 @@ class PlainHub(Hub):
         assert isinstance(route, _Route)
         return route.number.to_bytes(8, "big")
 
+    @property
+    def connections(self) -> int:
+        return self._connections
+
     def flush(self) -> None:
         dirty, self._dirty = self._dirty, []
         for link in dirty:

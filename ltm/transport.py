@@ -195,6 +195,11 @@ class Hub:
         what was sent by the one before may be lost, in both directions."""
         raise NotImplementedError
 
+    @property
+    def connections(self) -> int:
+        """Of others to this hub, open now; also those whose handshake is not done. From any thread."""
+        raise NotImplementedError
+
     def flush(self) -> None:
         """One batch for each peer leaves. What does not fit stays, and leaves from `poll` when there is room."""
         raise NotImplementedError

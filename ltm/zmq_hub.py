@@ -50,8 +50,9 @@ STUCK_RETRY_MS = 2
 HANDSHAKES_PER_POLL_MAX = 64
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
-_MONITOR_ADDRESS = "inproc://refused"
+_MONITOR_ADDRESS = "inproc://connections"
 _FAILED_HANDSHAKES = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+_CONNECTIONS = _FAILED_HANDSHAKES | zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
 _OWN_HANDSHAKES = _FAILED_HANDSHAKES | zmq.Event.HANDSHAKE_FAILED_AUTH
 _OTHER_MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
@@ -135,6 +136,8 @@ class ZmqHub(Hub):
         self._keys, self._allowed = keys, allowed
         self._peers: dict[str, _Peer] = {}
         self._routes: dict[bytes, _Route] = {}
+        #: The descriptors of connections that ZeroMQ has accepted.
+        self._accepted: set[int] = set()
         self._stuck = False
         #: Peers that ZeroMQ has given up, and when to connect to them again.
         self._given_up: dict[_Peer, float] = {}
@@ -208,6 +211,10 @@ class ZmqHub(Hub):
     def connection(self, route: object) -> bytes:
         assert isinstance(route, _Route)
         return route.routing_id
+
+    @property
+    def connections(self) -> int:
+        return len(self._accepted)
 
     def flush(self) -> None:
         stuck: list[Outlet] = []
@@ -383,14 +390,19 @@ class ZmqHub(Hub):
             status = (b"200", b"", public.encode()) if who is not None else (b"400", b"not allowed", b"")
             zap.send_multipart((version, request, *status, b""))
 
-    def _handshake_failed(self, received: list[Received]) -> None:
+    def _heard_of_connections(self, received: list[Received]) -> None:
         assert self._monitor is not None
         for _ in range(HANDSHAKES_PER_POLL_MAX):
             try:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))
             except zmq.Again:
                 return
-            if event["event"] & _FAILED_HANDSHAKES:
+            kind = event["event"]
+            if kind == zmq.Event.ACCEPTED:
+                self._accepted.add(event["value"])
+            elif kind == zmq.Event.DISCONNECTED:
+                self._accepted.discard(event["value"])
+            elif kind & _FAILED_HANDSHAKES:
                 self.refuse("somebody connected who does not speak this protocol, or has no proper key")
 
     def _watch_peer(self, peer: _Peer) -> None:
@@ -444,7 +456,7 @@ class ZmqHub(Hub):
             router.curve_server = True
             router.curve_secretkey = bytes.fromhex(self._keys.secret)
             router.zap_domain = b"viewtide"
-        self._watch_handshakes(router)
+        self._watch_connections(router)
         try:
             router.bind(address.text)
         except zmq.ZMQError as error:
@@ -457,15 +469,15 @@ class ZmqHub(Hub):
         self.address = router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._watch(router, self._receive)
 
-    def _watch_handshakes(self, router: zmq.Socket[bytes]) -> None:
-        monitor = self._monitor = self._monitoring(router, _MONITOR_ADDRESS, _FAILED_HANDSHAKES)
-        self._watch(monitor, self._handshake_failed)
+    def _watch_connections(self, router: zmq.Socket[bytes]) -> None:
+        monitor = self._monitor = self._monitoring(router, _MONITOR_ADDRESS, _CONNECTIONS)
+        self._watch(monitor, self._heard_of_connections)
 
     def _monitoring(self, socket: zmq.Socket[bytes], address: str, events: int) -> zmq.Socket[bytes]:
         socket.monitor(address, events)
         monitor = self._context.socket(zmq.PAIR)
         monitor.linger = 0
-        # With a limit, ZeroMQ's own thread would wait for this one. An event is small, and a connection makes one.
+        # With a limit, ZeroMQ's own thread would wait for this one. An event is small, and a connection makes few.
         monitor.rcvhwm = 0
         monitor.connect(address)
         return monitor
