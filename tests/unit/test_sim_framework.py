@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.sim import __main__ as command_line
-from tests.sim import logs, runner, toy
+from tests.sim import catalog, commit, logs, runner, toy
 from tests.sim import zookeeper as zk
 from tests.sim.checkers import Checker, Violation
 from tests.sim.clock import EPOCH_MS, Clock
@@ -107,15 +107,16 @@ class Bench:
 # Determinism.
 
 
-def test_a_seed_gives_one_trace_whatever_the_hash_seed() -> None:
+@pytest.mark.parametrize("scenario", (toy.SCENARIO, commit.SCENARIO, catalog.SCENARIO), ids=lambda each: each.name)
+def test_a_seed_gives_one_trace_in_every_process_and_at_any_time(scenario: Scenario) -> None:
     hashes = set()
     for hash_seed in ("0", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "tests.sim", "--scenario", "toy", "--seed", "7", "--last", "1"]
+        command = [sys.executable, "-m", "tests.sim", "--scenario", scenario.name, "--seed", "7", "--last", "1"]
         ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
         hashes.add(next(line for line in ran.stdout.splitlines() if line.startswith("hash ")))
     assert len(hashes) == 1
-    assert f"hash {run_seed(toy.SCENARIO, 7).digest}" in hashes
+    assert f"hash {run_seed(scenario, 7).digest}" in hashes
 
 
 def test_different_seeds_give_different_traces() -> None:
