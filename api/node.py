@@ -210,10 +210,15 @@ def open_directory(directory: Path, config: Config) -> Node:
     return node
 
 
+def ltm_numbers(directory: Path) -> list[int]:
+    """Of the LTMs that have a log there."""
+    names = [entry.name[len(LTM_FOLDER) :] for entry in directory.glob(f"{LTM_FOLDER}*")]
+    return [int(name) for name in names if name.isascii() and name.isdigit()]
+
+
 def _open_ltm_logs(directory: Path, ltms: int) -> list[CommitLog]:
     """The logs of several LTMs. Those of an earlier opening with more of them are opened too: they may have votes."""
-    names = [entry.name[len(LTM_FOLDER) :] for entry in directory.glob(f"{LTM_FOLDER}*")]
-    known = [int(name) for name in names if name.isascii() and name.isdigit()]
+    known = ltm_numbers(directory)
     if ltms == 1 and not known:
         return []
     logs: list[CommitLog] = []

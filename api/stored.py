@@ -27,11 +27,12 @@ from .ltm.stored_reading import (
     directory_reader,
     places_between,
     shared_pins,
+    stored_ltm_lsns,
     stored_position,
     stored_watermarks,
 )
 from .ltm.tables import TableRows, Tables, ViewRows
-from .node import LTM_FOLDER, DirectoryInUse, DirectoryLock, logger
+from .node import LTM_FOLDER, DirectoryInUse, DirectoryLock, logger, ltm_numbers
 from .open_socket import running_address
 from .ports import OpenNode
 from .reads import Snapshot, ViewReads, columns_of, unknown_table, view_columns, view_rows
@@ -129,7 +130,7 @@ def _as_left(directory: Path, name: str, recovered: bool) -> Pin | None:
     store = LmdbSnapshot(directory / "store")
     try:
         lsn, at = stored_position(store)
-        if not recovered and (_last_lsn(directory) != lsn or any(directory.glob(f"{LTM_FOLDER}*"))):
+        if not recovered and not (_last_lsn(directory / "log") == lsn and _has_all_of_ltms(store, directory)):
             return None
         source = found_source(directory_reader(store, at).tables, name)
         if isinstance(source, ViewRows) and source.view.deferred:
@@ -139,8 +140,16 @@ def _as_left(directory: Path, name: str, recovered: bool) -> Pin | None:
         store.close()
 
 
-def _last_lsn(directory: Path) -> int:
-    log = SegmentLog(directory / "log", on_report=logger.warning)
+def _has_all_of_ltms(store: LmdbSnapshot, directory: Path) -> bool:
+    """The LTMs may have decided something that the node's log has not. A store of an earlier version does not say how
+    far it is."""
+    lsns = stored_ltm_lsns(store)
+    names = [f"{LTM_FOLDER}{number}" for number in ltm_numbers(directory)]
+    return all(lsns.get(name) == _last_lsn(directory / name) for name in names)
+
+
+def _last_lsn(folder: Path) -> int:
+    log = SegmentLog(folder, on_report=logger.warning)
     try:
         return log.last_lsn
     finally:

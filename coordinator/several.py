@@ -231,6 +231,10 @@ class SeveralEngine(Engine):
         self._cut_rows: dict[int, int] = {}
         self._partials: dict[int, int] = {}
         self.votes_count = 0
+        ltm.ltm_lsns = self._lsns
+
+    def _lsns(self) -> dict[str, int]:
+        return {name: log.log.last_lsn for name, log in self._logs.items()}
 
     def _participant(self, name: str) -> Participant:
         participant = Participant(self._hosts[name], name, ORACLE, _no_refresh)
@@ -531,7 +535,7 @@ class SeveralEngine(Engine):
     def _checkpoint(self) -> None:
         """What the store has, the LTMs' logs need not have any more."""
         with self.ltm.lock:
-            lsns = {name: log.log.last_lsn for name, log in self._logs.items()}
+            lsns = self._lsns()
         super()._checkpoint()
         for name, lsn in lsns.items():
             self._logs[name].log.trim(lsn + 1)

@@ -98,6 +98,8 @@ PAGE_CELLS = 256
 #: The meta entry with the timestamps at which other processes may read the store. One that is not there any more, or
 #: never was, may show less than there was at it.
 SHARED_PINS = "shared_pins"
+#: The meta entry with the last record of each of several LTMs' logs: everything up to it is in the store.
+LTM_LSNS = "ltm_lsns"
 #: Cells that are counted at once.
 COUNTED_CELLS = 10_000
 
@@ -200,6 +202,8 @@ class Ltm(Reader):
         #: Every version at or below it is in the store; every log record up to the lsn too.
         self.stored_ts = 0
         self._stored_lsn = 0
+        #: The last record of each LTM's log, by its name, where there are several. It is asked under the lock.
+        self.ltm_lsns: Callable[[], dict[str, int]] = dict
         #: The timestamps at which other processes read the store, by reader; each is pinned, too.
         self._shared_pins: dict[int, int] = {}
         self.replayed_count = 0
@@ -858,7 +862,7 @@ class Ltm(Reader):
             unmade = self._freeze(tables, elsewhere)
             oldest = self.horizon.oldest()
             progress, cuts = self._progress(), [tuple(cut) for cut in self.cuts]
-            shared = list(self._shared_pins.values())
+            shared, ltm_lsns = list(self._shared_pins.values()), list(self.ltm_lsns().items())
             needed_lsn = min(lsn, self._needed_lsn())
             loads = self.staging.meta()
             self.staging.passed(oldest)
@@ -871,6 +875,8 @@ class Ltm(Reader):
             **loads,
             SHARED_PINS: pack(shared),
         }
+        if ltm_lsns:
+            meta[LTM_LSNS] = pack(ltm_lsns)
         max_keys = self._write_elsewhere(frozen, unmade, oldest, pruned, meta) if elsewhere else None
         if max_keys is None:
             writing = _Writing(self, frozen, frozen_ts <= oldest, oldest, pruned)

@@ -18,7 +18,7 @@ from ..changetables.types import Row
 from .bulk_staging import META as LOADS
 from .catalog import Catalog, catalog_from_plain
 from .codec import unpack
-from .driver import SHARED_PINS
+from .driver import LTM_LSNS, SHARED_PINS
 from .loads import loads_from_plain, visible_from
 from .ports import Cell, NameCell
 from .reading import NEWEST, Reader
@@ -144,6 +144,12 @@ def stored_position(store: DirectorySnapshot) -> tuple[int, int]:
     """(lsn, timestamp): every log record and every version up to them is in the store."""
     packed = store.meta("position")
     return (0, 0) if packed is None else cast("tuple[int, int]", unpack(packed))
+
+
+def stored_ltm_lsns(store: DirectorySnapshot) -> dict[str, int]:
+    """Of the logs of several LTMs, by name: all that their records up to it have decided is in the store."""
+    packed = store.meta(LTM_LSNS)
+    return {} if packed is None else dict(cast("tuple[tuple[str, int], ...]", unpack(packed)))
 
 
 def stored_watermarks(store: DirectorySnapshot) -> dict[int, int]:

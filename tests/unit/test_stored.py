@@ -74,6 +74,7 @@ def shown(db: vt.Database, name: str) -> list[tuple[object, ...]]:
 NAMES = ["t", "sums", "total", "first", "later"]
 
 
+@pytest.mark.several_ltms
 def test_a_closed_directory_is_read_as_it_was_left(db_path: Path, elsewhere: Elsewhere) -> None:
     with vt.connect(db_path) as db:
         fill(db)
@@ -161,6 +162,7 @@ def test_a_lease_ends(db_path: Path, elsewhere: Elsewhere) -> None:
         assert "longer lease" in caught.value.hint
 
 
+@pytest.mark.several_ltms
 def test_a_closed_one_that_was_opened_meanwhile_is_refused(db_path: Path, elsewhere: Elsewhere) -> None:
     with vt.connect(db_path) as db:
         fill(db)
@@ -187,6 +189,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.several_ltms
 def test_one_that_was_killed_is_recovered_first_and_its_pins_are_gone(db_path: Path, elsewhere: Elsewhere) -> None:
     run = subprocess.run([sys.executable, "-c", KILLED, str(db_path)], capture_output=True, text=True, timeout=60)
     assert run.returncode == -signal.SIGKILL, run.stderr
@@ -195,6 +198,26 @@ def test_one_that_was_killed_is_recovered_first_and_its_pins_are_gone(db_path: P
     assert len(elsewhere.rows_of(db_path, "t", pinned(db_path, "t", LEASE_S))) == 100
     with pytest.raises(vt.StaleRead):
         elsewhere.rows_of(db_path, "t", Pin(at, number))
+
+
+VOTED = """
+import os, signal, sys
+import viewtide as vt
+from viewtide.coordinator.several import SeveralEngine
+with vt.connect(sys.argv[1], ltms=3) as db:
+    db.create_table("t", {"id": int}, key="id")
+    db.sql("INSERT INTO t VALUES (-1)")
+db = vt.connect(sys.argv[1], ltms=3)
+SeveralEngine._log_decided = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+db.sql("INSERT INTO t VALUES (1)")
+"""
+
+
+def test_what_only_the_logs_of_ltms_have_is_recovered_first(db_path: Path, elsewhere: Elsewhere) -> None:
+    """They had voted for it, and the node's log had not heard of it: the store is as the node's log is."""
+    run = subprocess.run([sys.executable, "-c", VOTED, str(db_path)], capture_output=True, text=True, timeout=60)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    assert elsewhere.rows_of(db_path, "t", pinned(db_path, "t", LEASE_S)) == [(-1,), (1,)]
 
 
 def test_columns_that_were_dropped_or_are_hidden_are_not_seen(db_path: Path, elsewhere: Elsewhere) -> None:
