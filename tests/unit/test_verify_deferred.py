@@ -101,10 +101,13 @@ def test_a_repair_leaves_writers_and_readers_alone(db: vt.Database) -> None:
     writer.start()
     try:
         reports = [v.repair() for _ in range(5)]
+        # Five of them take some 30 ms, in which a writer on a busy machine may hardly get a turn.
+        while len(written) <= 5 and len(reports) < 100:
+            reports.append(v.repair())
     finally:
         stop.set()
         writer.join()
-    assert [(report.ok, report.repaired) for report in reports] == [(True, 1)] + [(True, 0)] * 4
+    assert [(report.ok, report.repaired) for report in reports] == [(True, 1)] + [(True, 0)] * (len(reports) - 1)
     marks = [report.as_of for report in reports]
     assert marks == sorted(marks)
     assert len(written) > 5
