@@ -27,6 +27,10 @@ from .test_kill import CYCLES_FACTOR, SEED, Zygote, cycles
 #: Of each point, so many of the times that the script passes it.
 OCCURRENCES = {"dev": 1, "full": 2, "soak": 1_000}[PROFILE]
 CHAIN = max(3, int(8 * CYCLES_FACTOR))
+#: Under load every writer gets more than so many transactions done. Where they are slow, with several LTMs on a busy
+#: machine, a few kills come too early for that: there are more of them then, up to so many times as many.
+WRITTEN_MIN = 10
+CYCLES_TIMES_MAX = 20
 #: Every place of a step between two records of the log, and around what is seen by others.
 POINTS = {
     f"{when} {what}"
@@ -190,9 +194,9 @@ def test_kill_under_load(zygote: Zygote, tmp_path: Path, changes: bool) -> None:
     """Every change is worth one, and each view's total is what was written."""
     chance = random.Random(SEED)
     acknowledged, marks = [0] * stepper.WORKERS, dict[str, int]()
-    ended = 0
+    ended, cycles_min = 0, len(cycles(30))
     broken = ""
-    for _ in cycles(30):
+    while ended < cycles_min or (min(acknowledged) <= WRITTEN_MIN and ended < CYCLES_TIMES_MAX * cycles_min):
         zygote.start(
             tmp_path / "db",
             "load",
@@ -231,5 +235,4 @@ def test_kill_under_load(zygote: Zygote, tmp_path: Path, changes: bool) -> None:
             if pid is not None and ready and timer is None:
                 timer = threading.Timer(chance.uniform(0.005, 0.15), os.kill, (pid, signal.SIGKILL))
                 timer.start()
-    assert ended == len(cycles(30))
-    assert min(acknowledged) > 10 and len(marks) == len(stepper.COUNTED)
+    assert min(acknowledged) > WRITTEN_MIN and len(marks) == len(stepper.COUNTED)
