@@ -18,6 +18,8 @@ from .verify import Outcome, Progress
 
 
 class EmbeddedAdministration:
+    checks_conditions = False
+
     def __init__(self, engine: Engine, refresher: Refresher) -> None:
         self._engine, self._refresher = engine, refresher
 

@@ -123,7 +123,13 @@ class TableFeeding(ChangeFeed, Protocol):
 
 
 class Administration(Protocol):
-    """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and feeds."""
+    """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and feeds.
+
+    `checks_conditions`: a change of the catalog that adds a condition is refused if rows are against it. Otherwise
+    nothing is written while the change is made, and whoever makes it looks."""
+
+    @property
+    def checks_conditions(self) -> bool: ...
 
     def create_view(self, view: View, evaluator: str | None = None) -> None:
         """With all that it needs; its id does not count. It returns when the view can be read. `evaluator`: by which

@@ -76,6 +76,8 @@ class RangeMap:
     catalog: int = 0
     #: Its S; 0 while it is pending: then its own votes are held off, too.
     catalog_ts: int = 0
+    #: It may still be taken back: only the cluster's own table is written.
+    catalog_held: bool = False
 
     @property
     def catalog_pending(self) -> bool:
@@ -222,15 +224,19 @@ class RangeMap:
         """The first map of another leader."""
         return replace(self, epoch=self.epoch + 1, term=self.epoch + 1)
 
-    def with_catalog(self, version: int, ts: int) -> RangeMap:
-        """Another version of the catalog is pending (`ts` 0), or open."""
-        return replace(self, epoch=self.epoch + 1, catalog=version, catalog_ts=ts)
+    def with_catalog(self, version: int, ts: int, held: bool = False) -> RangeMap:
+        """Another version of the catalog is pending (`ts` 0), or open, perhaps not for everybody."""
+        return replace(self, epoch=self.epoch + 1, catalog=version, catalog_ts=ts, catalog_held=held)
+
+    def released(self) -> RangeMap:
+        """The catalog is open for everybody."""
+        return replace(self, epoch=self.epoch + 1, catalog_held=False)
 
     # -- as it is stored
 
     def pack(self) -> bytes:
         hosts = [(log, *host) for log, host in self.hosts.items()]
-        catalog = (self.catalog, self.catalog_ts)
+        catalog = (self.catalog, self.catalog_ts, self.catalog_held)
         return codec.pack((self.epoch, self.term, self.starts, self.logs, hosts, self.moves, catalog))
 
     @classmethod

@@ -1,8 +1,8 @@
 """Changes of tables and views in a cluster: the catalog is changed through the leader, which makes their contents.
 
-A group of deferred views that becomes another one, or loses a view, is refreshed once more, up to the timestamp of the
-new catalog. If it cannot be computed there, neither the old catalog nor the new one can go on. So it is refreshed
-before anything is changed: whoever wants the change is told what is wrong, and all is as it was.
+A group of deferred views that joins others, or of which a view becomes synchronous, is refreshed once more, up to the
+timestamp of the new catalog; writers wait for that, and if it cannot be computed there all is as it was. So it is
+refreshed before, too: there is little left to be done then, and whoever wants the change is told what is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...changetables.evaluators.choice import ROWS
 from ...ltm.catalog import SYNC, Catalog, View
 from ...ltm.tables import TableRows, ViewRows
 from ..verify import Outcome, Progress
-from ..vms.groups import group_keys, groups_of
+from ..vms.groups import group_keys
 from .catalog_changes import creating, indexing, switching
 from .engine import ClusterEngine
 from .feed import ClusterFeed, ClusterTableFeed
@@ -27,6 +27,9 @@ REFRESH_MS_MAX = 60_000
 
 
 class ClusterAdministration:
+    #: The leader checks them, as of the timestamp of the new catalog.
+    checks_conditions = True
+
     def __init__(self, engine: ClusterEngine, refreshing: ClusterRefreshing) -> None:
         self._engine, self._refreshing = engine, refreshing
 
@@ -53,9 +56,7 @@ class ClusterAdministration:
         self._engine.carry_out(switching(name, refresh))
 
     def drop(self, views: Iterable[str], change: Callable[[Catalog], Catalog]) -> None:
-        gone = set(views)
-        groups = [set(group.names) for group in groups_of(self._engine.ltm.tables)]
-        self._refresh_groups(min(names - gone) for names in groups if names & gone and names - gone)
+        # What is left of their groups stays where it is: it may be that one of these cannot be computed.
         self._engine.change_catalog(change)
 
     def _grouped(self, group: str) -> list[str]:

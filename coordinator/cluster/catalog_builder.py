@@ -3,27 +3,33 @@
 A catalog is open at S. Writers keep new indexes and synchronous views right from S on; what was there before is added
 here, page by page:
 
-    index     entries of the newest rows that nobody has written since S: a page is refused if one of them is changed
     groups    deferred views that get into another group, or become synchronous, are refreshed up to S, once more
+    columns   a table with a new column that must have a value, and has no default, has no rows as of S
+    index     entries of the newest rows that nobody has written since S: a page is refused if one of them is changed
+    unique    no two rows as of S are equal in the columns of a new constraint, which writers keep to from S on
     view      its contents as of S, by its plan, in refresh transactions at version S. Each page has a row that
               must not be there: it counts once, however many build it. Contributions commute, so that is all
-    group     the watermark of new groups is S
+    group     the watermark of new groups is S, or that of the group which they are what is left of
 
 Then another catalog says that all of it is ready. All that matters is in rows and in the catalog: whoever leads next
 goes on. What is submitted is refused if the catalog is another one meanwhile: nobody adds to what is ready.
+
+If it cannot be done the catalog that follows is the one before. What only adds something can be taken back at any time.
+Everything else is certain after the first two of these, and as long as it is not the catalog is held (`catalogs`):
+nobody has written by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, cast
 
-from ...changetables.errors import Error
+from ...changetables.errors import Error, IntegrityError, OperationalError, StaleRead
 from ...changetables.keys import prefix_stop, table_range
 from ...changetables.operators.slice import top_key
 from ...changetables.plan import TOP, Answers, Asking, Contribution, LookUp, State
-from ...changetables.schema import Index, Table
+from ...changetables.schema import Column, Index, Table, Unique
 from ...changetables.types import Row
 from ...ltm.catalog import Catalog, Earlier, View
 from ...ltm.cluster.catalogs import Stored, tables_of
@@ -35,9 +41,9 @@ from ...ltm.two_phase.views import refresh_of_entry
 from ..transaction import Intent
 from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
 from ..vms.cluster_client import ASKER, Asker
-from ..vms.groups import changed_groups, groups_in_force
+from ..vms.groups import Group, changed_groups, groups_in_force
 from ..vms.look_ups_between import answer_between
-from ..vms.step_rows import STEPS, Step, page_key, paged, published, watermark_key, watermark_of
+from ..vms.step_rows import STEPS, Step, page_key, paged, published, step_key, watermark_key, watermark_of
 
 #: Rows of one page.
 PAGE_ROWS = 200
@@ -45,6 +51,8 @@ PAGE_ROWS = 200
 AGAIN_MS = 20
 #: What fails for another reason than its rows.
 FAILED_MS = 500
+#: So long writers wait for the last step of groups: longer than a process that dies is missed for.
+HELD_MS_MAX = 10_000
 #: The first word of its timers.
 BUILD = "build"
 #: Its transactions have this bit, the term and a number below; its reads are numbered from the other one on.
@@ -58,10 +66,15 @@ INDEXED = "builder: a page of an index is in"
 PAGED = "builder: a page of a view is in"
 FINISHED = "builder: all is made, the catalog does not say so"
 PROBES = (INDEXED, PAGED, FINISHED)
+GIVEN_UP = "builder: given up, the catalog does not say so"
 
 
 class Pause(NamedTuple):
     ms: int
+
+
+class Certain(NamedTuple):
+    """The catalog stays: writers may go on."""
 
 
 class Ended(NamedTuple):
@@ -71,19 +84,27 @@ class Ended(NamedTuple):
     error: tuple[str, str, str] | None = None
 
 
-_Asked: TypeAlias = ReadAt | Submit | Pause
+_Asked: TypeAlias = ReadAt | Submit | Pause | Certain
 _Answer: TypeAlias = RowsAt | Outcome | None
 _Building: TypeAlias = Generator[_Asked, _Answer, Ended]
 _Making: TypeAlias = Generator[_Asked, _Answer, None]
 
 
 class CatalogBuilder:
-    """`follow` says what there is to make; `ended` is there when it is made."""
+    """`follow` says what there is to make; `ended` is there when it is made. `failure_of`: W1 of the last step of a
+    group that was dropped, and why."""
 
-    def __init__(self, host: Host, coordinators: Sequence[str], page_rows: int = PAGE_ROWS) -> None:
+    def __init__(
+        self,
+        host: Host,
+        coordinators: Sequence[str],
+        page_rows: int = PAGE_ROWS,
+        failure_of: Callable[[int], tuple[int, str]] = lambda key: (0, ""),
+    ) -> None:
         self._host = host
         self._asker = Asker(host, coordinators)
         self.page_rows = page_rows
+        self._failure_of = failure_of
         self._running: _Building | None = None
         #: Counts what it was told to make: answers for something else mean nothing.
         self._round = 0
@@ -92,6 +113,8 @@ class CatalogBuilder:
         self._now_ms = 0
         self._timers: list[tuple[int, object]] = []
         self.ended: Ended | None = None
+        #: The version that it makes something for is not taken back any more.
+        self.certain = False
 
     # -- the machine
 
@@ -100,12 +123,13 @@ class CatalogBuilder:
         self._tx_number = _TX_BIT | term << 24
         self._asker.begin(_READ_BIT | term)
 
-    def follow(self, stored: Stored, now_ms: int) -> Outputs:
-        """Nothing, if the newest catalog has nothing unfinished, or its successor is on the way."""
+    def follow(self, stored: Stored, now_ms: int, held: bool = False) -> Outputs:
+        """Nothing, if the newest catalog has nothing unfinished, or its successor is on the way. `held`: it may be
+        taken back, as nobody has written by it."""
         self.stop()
         self._now_ms = now_ms
         if stored.unfinished and not stored.pending:
-            self._running = self._build(stored)
+            self._running = self._build(stored, held)
             self._go_on(self._round, None)
         return self._out()
 
@@ -114,6 +138,7 @@ class CatalogBuilder:
         self._running = None
         self._round += 1
         self.ended = None
+        self.certain = False
 
     def is_for_it(self, message: RowsAt | Outcome) -> bool:
         number = message.number >> 32 if isinstance(message, RowsAt) else message.tx_id[0]
@@ -145,11 +170,15 @@ class CatalogBuilder:
             return
         try:
             asked = self._running.send(answer)
+            if isinstance(asked, Certain):
+                self.certain = True
+                asked = self._running.send(None)
         except StopIteration as finished:
             self._running = None
-            self.ended = finished.value
-            self._host.probe(FINISHED)
+            self.ended = cast(Ended, finished.value)
+            self._host.probe(FINISHED if self.ended.error is None else GIVEN_UP)
             return
+        assert not isinstance(asked, Certain), "it is so once"
         if isinstance(asked, Pause):
             self._timers.append((self._now_ms + asked.ms, ("pause", round_)))
         else:
@@ -158,27 +187,34 @@ class CatalogBuilder:
 
     # -- what is to be made
 
-    def _build(self, stored: Stored) -> _Building:
+    def _build(self, stored: Stored, held: bool) -> _Building:
         entry = stored.opened[-1]
         tables = tables_of(entry.data)
         before = tables_of(stored.opened[-2].data) if len(stored.opened) > 1 else None
+        certain = False
         while True:
             try:
+                if not certain:
+                    yield from self._final_steps(stored, entry.ts)
+                    yield from self._check_columns(before, tables, entry.ts)
+                    certain = True
+                    yield Certain()
                 yield from self._indexes(tables, entry.ts)
-                yield from self._final_steps(stored, entry.ts)
+                yield from self._check_unique(before, tables, entry.ts)
                 for rows in tables.views.values():
                     if not rows.view.ready_ts and (before is None or rows.view.id not in before.views_by_id):
                         yield from self._contents(tables, rows, entry.ts)
                     if rows.view.deferred:
                         yield from self._entries_as_of(tables, rows, entry.ts)
             except Error as error:
-                if before is not None and _only_adds(before.catalog, tables.catalog):
+                is_held = held and not certain
+                if before is not None and (is_held or _only_adds(before.catalog, tables.catalog)):
                     said = (type(error).__name__, error.message, error.hint)
                     return Ended(_taken_back(before.catalog, tables.catalog), said)
                 # A view that was there cannot be taken back: it goes on when its rows allow it.
                 yield Pause(FAILED_MS)
                 continue
-            yield from self._watermarks(before, tables, entry.ts)
+            yield from self._watermarks(stored, before, tables, entry.ts)
             return Ended(_ready(tables.catalog, entry.ts))
 
     def _submit(self, tables: Tables, read: RowsAt, what: Submit) -> Submit:
@@ -237,6 +273,36 @@ class CatalogBuilder:
                 made = [(entries.codec.entry(row, key), (key,)) for key, row in shown]
                 refreshes = tuple(refresh_of_entry(entries.index.id, entry) for entry in made)
                 yield from self._add(tables, entries.index.id, ts, page, refreshes)
+                start = None if last is None else last + b"\0"
+
+    # -- conditions
+
+    def _check_columns(self, before: Tables | None, tables: Tables, ts: int) -> _Making:
+        for table, column in _unfilled(before, tables):
+            found, _ = yield from self._stored_page(table.id, table_range(table.id)[0], ts)
+            if found:
+                raise IntegrityError(
+                    f"column {column.name!r} is NOT NULL and table {table.name!r} has rows", hint="give it a default"
+                )
+
+    def _check_unique(self, before: Tables | None, tables: Tables, ts: int) -> _Making:
+        """By the rows: an index that is older may be in use already, but nobody has compared its entries."""
+        for table, unique in _new_uniques(before, tables):
+            whole = tables.by_name[table.name].whole
+            seen: set[Row] = set()
+            start: bytes | None = table_range(table.id)[0]
+            while start is not None:
+                found, last = yield from self._stored_page(table.id, start, ts)
+                for _, _, row in found:
+                    values = tuple(whole(row)[position] for position in unique.columns)
+                    if None in values:
+                        continue
+                    if values in seen:
+                        raise IntegrityError(
+                            f"cannot make index {unique.name!r} unique: {', '.join(map(repr, values))} stands twice",
+                            hint="remove the duplicates first",
+                        )
+                    seen.add(values)
                 start = None if last is None else last + b"\0"
 
     # -- views
@@ -341,29 +407,64 @@ class CatalogBuilder:
 
     def _final_steps(self, stored: Stored, ts: int) -> _Making:
         """The scheduler makes them; nobody reads what they leave before all of them are there."""
-        keys = tuple(watermark_key(key) for key, each in groups_in_force(stored).items() if each.final_ts)
+        groups = [each.group for each in groups_in_force(stored).values() if each.final_ts]
+        keys = tuple(watermark_key(group.key) for group in groups)
+        give_up_ms = self._now_ms + HELD_MS_MAX
         while keys:
             read = cast(RowsAt, (yield ReadAt(0, 0, keys)))
-            if all(watermark_of(row) >= ts for _, row in read.rows):
+            late = [group for group, (_, row) in zip(groups, read.rows, strict=True) if watermark_of(row) < ts]
+            if not late:
                 return
+            for group in late:
+                failed_ts, failure = self._failure_of(group.key)
+                if failed_ts == ts:
+                    raise StaleRead(
+                        f"{_named(late)} could not be refreshed, which has to be done before it changes: {failure}",
+                        hint="mend the data that it names, or drop the view that cannot be computed",
+                    )
+            if self._now_ms >= give_up_ms:
+                raise OperationalError(
+                    f"{_named(late)} could not be refreshed within {HELD_MS_MAX} ms, which has to be done before it "
+                    "changes",
+                    hint="see its status for what it is doing, and try again",
+                )
             yield Pause(AGAIN_MS)
 
-    def _watermarks(self, before: Tables | None, tables: Tables, ts: int) -> _Making:
+    def _watermarks(self, stored: Stored, before: Tables | None, tables: Tables, ts: int) -> _Making:
+        """Of new groups, when no step of a group that they are what is left of is open."""
         groups = changed_groups(before, tables)
-        keys = tuple(watermark_key(group.key) for group in groups)
-        while keys:
-            read = cast(RowsAt, (yield ReadAt(0, 0, keys)))
-            old = {group.key: watermark_of(row) for group, (_, row) in zip(groups, read.rows, strict=True)}
-            writes = tuple(
-                (watermark_key(key), published(Step(key, watermark, ts)))
-                for key, watermark in old.items()
-                if watermark < ts
-            )
+        left_of = {
+            group.key: each.group.key
+            for each in groups_in_force(stored).values()
+            for group in groups
+            if each.stays and not set(group.ids).isdisjoint(each.group.ids)
+        }
+        divided = sorted(set(left_of.values()))
+        steps = tuple(map(step_key, divided))
+        marks = tuple(watermark_key(key) for key in (*divided, *(group.key for group in groups)))
+        while groups:
+            read = cast(RowsAt, (yield ReadAt(0, 0, (*steps, *marks))))
+            found = [row for _, row in read.rows]
+            if any(row is not None for row in found[: len(steps)]):
+                yield Pause(AGAIN_MS)
+                continue
+            known = dict(zip(marks, map(watermark_of, found[len(steps) :]), strict=True))
+            writes = []
+            for group in groups:
+                key = watermark_key(group.key)
+                wanted = known[watermark_key(left_of[group.key])] if group.key in left_of else ts
+                if known[key] < wanted:
+                    writes.append((key, published(Step(group.key, known[key], wanted))))
             if not writes:
                 return
-            submit = Submit(NO_ID, False, ((STEPS, writes),), read.at, keys)
+            submit = Submit(NO_ID, False, ((STEPS, tuple(writes)),), read.at, (*steps, *dict.fromkeys(marks)))
             if cast(Outcome, (yield self._submit(tables, read, submit))).state != COMMITTED:
                 yield Pause(AGAIN_MS)
+
+
+def _named(groups: Sequence[Group]) -> str:
+    names = [name for group in groups for name in group.names]
+    return f"{'view' if len(names) == 1 else 'views'} {', '.join(map(repr, names))}"
 
 
 def _found_bytes(found: tuple[bytes, int, Row]) -> int:
@@ -407,6 +508,52 @@ def is_unfinished(catalog: Catalog) -> bool:
     return any(not index.ready for owner in owners for index in owner.indexes)
 
 
+def has_new_conditions(before: Tables | None, after: Tables) -> bool:
+    """Whether rows that are there have to be looked at."""
+    return bool(_unfilled(before, after) or _new_uniques(before, after))
+
+
+def is_uncertain(stored: Stored) -> bool:
+    """Whether what the newest version changes can be found to be impossible, and cannot be taken back then unless
+    nobody has written by it."""
+    opened = stored.opened
+    if len(opened) < _BOTH:
+        return False
+    before, after = (tables_of(entry.data) for entry in opened[-_BOTH:])
+    return bool(_unfilled(before, after)) or any(each.final_ts for each in groups_in_force(stored).values())
+
+
+#: A catalog and the one before.
+_BOTH = 2
+
+
+def _earlier_tables(before: Tables | None, after: Tables) -> Iterable[tuple[Table, Table]]:
+    """Those that were there, as they were and as they are."""
+    for name, rows in () if before is None else before.by_name.items():
+        now = after.by_name.get(name)
+        if now is not None and now.table.id == rows.table.id:
+            yield rows.table, now.table
+
+
+def _unfilled(before: Tables | None, after: Tables) -> list[tuple[Table, Column]]:
+    """New columns without a value for rows that are there."""
+    return [
+        (now, column)
+        for was, now in _earlier_tables(before, after)
+        for column in now.columns[len(was.columns) :]
+        if not column.nullable and not column.has_default
+    ]
+
+
+def _new_uniques(before: Tables | None, after: Tables) -> list[tuple[Table, Unique]]:
+    return [
+        (now, unique)
+        for was, now in _earlier_tables(before, after)
+        for unique in now.uniques
+        if unique.columns not in [known.columns for known in was.uniques]
+    ]
+
+
 def _ready(catalog: Catalog, ts: int) -> Catalog:
     views = {
         name: replace(
@@ -438,7 +585,7 @@ def _only_adds(before: Catalog, after: Catalog) -> bool:
 def _taken_back(before: Catalog, after: Catalog) -> Catalog:
     """Without what is unfinished: its cells go like those of something that was dropped."""
     gone = set(_ids(after)) - set(_ids(before))
-    return replace(before, version=after.version + 1, next_id=after.next_id, dropped=(*after.dropped, *sorted(gone)))
+    return replace(before, version=after.version + 1, next_id=after.next_id, dropped=(*before.dropped, *sorted(gone)))
 
 
 def _ids(catalog: Catalog) -> Iterable[int]:

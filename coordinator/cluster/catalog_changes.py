@@ -57,7 +57,7 @@ def changing(next_catalog: Next, new_number: Callable[[], int]) -> Changing:
     told = yield from _fetch(new_number(), -1)
     while True:
         stored = Stored.unpack(told.stored) if told.stored else Stored()
-        _raise_failed(stored, mine)
+        raise_failed(stored, mine)
         if stored.unfinished:
             told = yield from _fetch(new_number(), told.version)
             continue
@@ -80,7 +80,7 @@ def _fetch(number: int, above_version: int) -> Changing:
     return told
 
 
-def _raise_failed(stored: Stored, mine: set[int]) -> None:
+def raise_failed(stored: Stored, mine: set[int]) -> None:
     for version, (name, message, hint) in stored.failed:
         if version in mine:
             found = getattr(errors, name, OperationalError)

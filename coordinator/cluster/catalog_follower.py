@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from ...changetables.errors import OperationalError, Unavailable
 from ...ltm.catalog import Catalog
-from ...ltm.cluster.catalogs import pack_catalog, unpack_catalog
+from ...ltm.cluster.catalogs import Stored, pack_catalog, unpack_catalog
 from ...ltm.cluster.messages import OTHER_BASE, UNFINISHED, CatalogChanged, CatalogIs, ChangeCatalog, FetchCatalog
 from ...ltm.tables import Tables
 from ...ltm.versions import Horizon
 from ..ports import CatalogMoved
 from ..vms.step_rows import STEPS, STEPS_ID, TABLE
-from .catalog_changes import Next, changing
+from .catalog_changes import Next, changing, raise_failed
 from .requests import Requests
 
 #: A change of the catalog waits for all votes by earlier ones, perhaps until another LTM has taken over.
@@ -124,9 +124,20 @@ class CatalogFollower:
             raise CatalogMoved("another process changes tables and views, too", hint="try again")
         if answer.error:
             raise OperationalError(f"the catalog was not changed: {answer.error}", hint="try again")
-        known = self._now()
-        self._base = known if known[0] >= answer.version else self._fetch(answer.version - 1)
+        self._finish(answer.version)
         return answer.ts
+
+    def _finish(self, version: int) -> None:
+        """Wait until what it began is done. Raises why it was taken back: then the catalog is the one after it."""
+        above_version = version - 1
+        while True:
+            told = self._requests.ask(FetchCatalog(0, above_version), CatalogIs, time.monotonic() + FETCH_MS_MAX / 1000)
+            stored = Stored.unpack(told.stored)
+            if told.version > version or not stored.unfinished:
+                self._base = self._adopt(told)
+                raise_failed(stored, {version})
+                return
+            above_version = max(above_version, told.version)
 
     def carry_out(self, next_catalog: Next) -> None:
         """A change that takes several catalogs, each of which is finished before the next one: contents are made."""

@@ -88,6 +88,7 @@ CATALOG_BEGUN = "leader: about to make a catalog pending"
 CATALOG_CLEAN = "leader: about to open a catalog"
 CATALOG_PUBLISHED = "leader: catalog published"
 CATALOG_PROBES = (CATALOG_BEGUN, CATALOG_CLEAN, CATALOG_PUBLISHED)
+CATALOG_RELEASED = "leader: about to open a catalog for writers"
 
 Command = Split | Merge | MoveRange
 
@@ -132,6 +133,8 @@ class Leader:
         self._changes: list[ChangeCatalog] = []
         #: How what is unfinished ends: the next catalog, and why if it failed.
         self._ending: tuple[ChangeCatalog, tuple[str, str, str] | None] | None = None
+        #: The version that is certain to stay.
+        self._released = 0
         #: Counts terms: answers to what an earlier one asked mean nothing.
         self._terms = 0
         self._now_ms = 0
@@ -281,6 +284,7 @@ class Leader:
         self._changing.clear()
         self._changes.clear()
         self._ending = None
+        self._released = 0
         for sender, command in self._commands:
             self._send.append((sender, Done(command.number, "another one leads now")))
         self._commands.clear()
@@ -590,6 +594,15 @@ class Leader:
         """Whether contents have to be made for the version that is about to be opened."""
         return False
 
+    def _is_held(self, catalog: Stored) -> bool:
+        """Whether it is not certain that the version stays which is about to be opened, as it will be then."""
+        return False
+
+    def _release(self) -> None:
+        """The newest version stays."""
+        self._released = self.catalog.version
+        self._act()
+
     def _end_unfinished(self, change: ChangeCatalog, error: tuple[str, str, str] | None = None) -> None:
         """What is unfinished is done, or taken back because of an error."""
         if self.state == LEADING:
@@ -615,7 +628,8 @@ class Leader:
             if not ts:
                 return ranges, catalog
             self.host.probe(CATALOG_CLEAN)
-            return ranges.with_catalog(catalog.version, ts), catalog.open(ts, self._is_unfinished(catalog))
+            opened = catalog.open(ts, self._is_unfinished(catalog))
+            return ranges.with_catalog(catalog.version, ts, self._is_held(opened)), opened
         if self._ending is not None:
             change, error = self._ending
             self._ending = None
@@ -623,6 +637,9 @@ class Leader:
                 version = tables_of(change.data).catalog.version
                 ended = catalog if error is None else catalog.fail(error)
                 return ranges.with_catalog(version, 0), ended.begin(version, change.number, change.data)
+        if ranges.catalog_held and self._released == catalog.version:
+            self.host.probe(CATALOG_RELEASED)
+            return ranges.released(), catalog
         while self._changes:
             change = self._changes.pop(0)
             why = self._why_not(change)

@@ -10,7 +10,7 @@ from ...ltm.cluster.messages import ChangeCatalog, NotHere
 from ...ltm.machine import Host, Outputs
 from ...ltm.tables import Tables
 from ..cluster.balancer import Balancer
-from ..cluster.catalog_builder import BUILD, CatalogBuilder, is_unfinished
+from ..cluster.catalog_builder import BUILD, CatalogBuilder, has_new_conditions, is_uncertain, is_unfinished
 from ..cluster.leader import LEADING, Leader
 from ..two_phase.messages import Outcome, RowsAt
 from .cluster_messages import Closed, Hello, Logs, SlotDone, SlotRefused, WantGroup, Working
@@ -31,7 +31,7 @@ class SchedulingLeader(Leader):
     ) -> None:
         super().__init__(host, balancer)
         self.scheduler = ClusterScheduler(host, tables, coordinators, self._all_logs, lambda: self.map.epoch)
-        self.builder = CatalogBuilder(host, coordinators)
+        self.builder = CatalogBuilder(host, coordinators, failure_of=self.scheduler.failure_of)
         #: The catalog that both work by.
         self._worked_by: Stored | None = None
 
@@ -65,13 +65,20 @@ class SchedulingLeader(Leader):
             self._worked_by = self.catalog
             if self.catalog.opened:
                 scheduler.follow(self.catalog)
-                out = _with(out, self._built(self.builder.follow(self.catalog, now_ms), now_ms))
+                out = _with(out, self._built(self._follow(now_ms), now_ms))
         return out
+
+    def _follow(self, now_ms: int) -> Outputs:
+        return self.builder.follow(self.catalog, now_ms, self.map.catalog_held)
 
     def _built(self, out: Outputs, now_ms: int) -> Outputs:
         """What the builder wants, and the next catalog if it has done its work."""
         ended = self.builder.ended
         if ended is None:
+            if self.builder.certain and self.map.catalog_held:
+                self._now_ms = now_ms
+                self._release()
+                out = _with(out, self._followed(self._out(), now_ms))
             return out
         self.builder.ended = None
         entry = self.catalog.opened[-1]
@@ -83,9 +90,15 @@ class SchedulingLeader(Leader):
 
     def _is_unfinished(self, catalog: Stored) -> bool:
         opened = catalog.opened
+        if opened and catalog.failed and catalog.failed[-1].version == opened[-1].version:
+            return False  # it was taken back: all is as it was before that one
         before = tables_of(opened[-1].data) if opened else None
         after = tables_of(catalog.entries[-1].data)
-        return is_unfinished(after.catalog) or bool(changed_groups(before, after))
+        changes_groups = bool(changed_groups(before, after))
+        return is_unfinished(after.catalog) or changes_groups or has_new_conditions(before, after)
+
+    def _is_held(self, catalog: Stored) -> bool:
+        return is_uncertain(catalog)
 
     def _all_logs(self) -> Logs:
         """All that were ever voted in: what was committed there stays there."""

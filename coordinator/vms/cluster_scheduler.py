@@ -86,6 +86,8 @@ EXACT_MAX = 64
 _WEIGHT = 0.3
 #: What a slot takes of one that has done none yet.
 SLOT_MS_FIRST = 20.0
+#: Said of a step that another scheduler has dropped.
+_FAILED_BEFORE = "a view cannot be computed from rows that were changed since; its status shows why"
 #: The numbers of its transactions have this bit, the term and a number below.
 _TX_BIT = 1 << 61
 
@@ -192,6 +194,8 @@ class ClusterScheduler:
         self._had_rows: dict[int, bool] = {}
         #: By group: the W1 of its last step that was dropped.
         self._failed_ts: dict[int, int] = {}
+        #: Groups that make no step any more, and have none that is open.
+        self._ended: set[int] = set()
         #: By group: timestamps that somebody wants as watermarks, in their order, and the last ones that were.
         self._exact: dict[int, list[int]] = {}
         self._were_exact: dict[int, deque[int]] = {}
@@ -213,6 +217,7 @@ class ClusterScheduler:
         self._exact.clear()
         self._were_exact.clear()
         self._failed_ts.clear()
+        self._ended.clear()
         self._scheduler = Scheduler()
         self._scheduler.adopt(each.group for each in self._groups.values())
         self._timers.append((now_ms + TICK_MS, ("tick", term)))
@@ -221,6 +226,7 @@ class ClusterScheduler:
     def follow(self, stored: Stored) -> None:
         """Groups come and go with catalogs; what is under way of those that stay as they are goes on."""
         before, self._groups = self._groups, groups_in_force(stored)
+        self._ended.clear()
         self._version = stored.opened[-1].version
         self._follows = True
         self._scheduler.adopt(each.group for each in self._groups.values())
@@ -229,6 +235,11 @@ class ClusterScheduler:
             if now is None or now.group.ids != before[key].group.ids:
                 self._asker.forget(run.asked)
                 del self.runs[key]
+
+    def failure_of(self, key: int) -> tuple[int, str]:
+        """Of the last step of a group that was dropped: its W1, 0 if there was none, and why."""
+        schedule = self._scheduler.schedules.get(key)
+        return (0, "") if schedule is None else (self._failed_ts.get(key, 0), schedule.failure)
 
     def step_down(self) -> None:
         self.leads = False
@@ -312,8 +323,11 @@ class ClusterScheduler:
     def _is_due(self, key: int) -> bool:
         schedule = self._scheduler.schedules[key]
         final_ts = self._groups[key].final_ts
+        if self._groups[key].stays:
+            return key not in self._ended
         if final_ts:
-            return self.watermarks.get(key, 0) < final_ts and schedule.retry_at_ms <= self._now_ms
+            # Earlier steps that failed say nothing about it, and writers wait for it.
+            return self.watermarks.get(key, 0) < final_ts != self._failed_ts.get(key)
         due_ms = schedule.due_ms(self._had_rows.get(key, True))
         if schedule.wanted_ts > self.watermarks.get(key, 0):
             due_ms = float("-inf")
@@ -390,6 +404,9 @@ class ClusterScheduler:
             assert isinstance(read, RowsAt)
             step = self._open_step(read)
             if step is None:
+                if self._groups[group.key].stays:
+                    self._ended.add(group.key)
+                    return
                 w0, final_ts = watermark_of(read.rows[1][1]), self._groups[group.key].final_ts
                 if final_ts and w0 >= final_ts:
                     self.watermarks[group.key] = w0
@@ -439,8 +456,15 @@ class ClusterScheduler:
             for level, slots in levels:
                 yield _Level(found, level, slots)
             if not levels:
+                if self._groups[step.group].final_ts == step.w1:
+                    # It stays, so that whoever leads next knows and nobody tries it again, until there is another
+                    # catalog.
+                    if self._failed_ts.get(step.group) != step.w1:
+                        self._note_failed(step.as_opened, _FAILED_BEFORE)
+                    return
                 self.host.probe(ENDING)
-                yield self._submit({key: ENDED}, read, (key,))
+                # By no other catalog: it may be the last step of the group by that one.
+                yield self._of_this_catalog(self._submit({key: ENDED}, read, (key,)))
 
     def _to_take_back(self, step: Step, done: set[tuple[int, int]]) -> list[tuple[int, list[int]]]:
         """The slots by level, highest first: what a level was made from stays until it is taken back."""
@@ -468,7 +492,7 @@ class ClusterScheduler:
         self.host.probe(OPENING)
         submit = self._submit({step_key(group.key): opened(step)}, read, self._seen_at_opening(group.key))
         # By no other catalog: another one may have other groups.
-        outcome = yield submit._replace(catalog_version=self._version, exact=True)
+        outcome = yield self._of_this_catalog(submit)
         assert isinstance(outcome, Outcome)
         if outcome.state != COMMITTED:
             return None
@@ -531,6 +555,9 @@ class ClusterScheduler:
         self._tx_number += 1
         tx_id: TxId = (self._tx_number, read.at)
         return Submit(tx_id, False, ((STEPS, tuple(writes.items())),), read.at, seen)
+
+    def _of_this_catalog(self, submit: Submit) -> Submit:
+        return submit._replace(catalog_version=self._version, exact=True)
 
     def _note_published(self, group: Group, step: Step, began_ms: int, rows: int) -> None:
         self.host.probe(PUBLISHED)

@@ -108,12 +108,15 @@ def groups_of(tables: Tables) -> list[Group]:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """A group as it is refreshed now, and the catalog that says how. One that another catalog divides or joins, or
-    takes views from, is refreshed once more, up to `final_ts`; 0: it goes on."""
+    """A group as it is refreshed now, and the catalog that says how. One that another catalog joins, or takes views
+    from that are something else then, is refreshed once more, up to `final_ts`; 0: it goes on. One that is only
+    divided, or loses views that are dropped, is not: what is left `stays` where it is, so its step ends, and no other
+    one begins."""
 
     group: Group
     tables: Tables
     final_ts: int = 0
+    stays: bool = False
 
 
 def groups_in_force(stored: Stored) -> dict[int, InForce]:
@@ -134,8 +137,17 @@ def groups_in_force(stored: Stored) -> dict[int, InForce]:
         if now is not None and now.ids == group.ids:
             found[group.key] = InForce(now, tables)
         elif any(view_id in tables.views_by_id for view_id in group.ids):
-            found[group.key] = InForce(group, before, opened[-1].ts)
+            stays = _is_divided(group, tables)
+            found[group.key] = InForce(group, before, 0 if stays else opened[-1].ts, stays)
     return found
+
+
+def _is_divided(group: Group, after: Tables) -> bool:
+    """Whether all that is left of a group is in groups in which there is nothing else: it has one watermark as it is,
+    also if nobody can compute another one."""
+    ids = set(group.ids)
+    left = [set(each.ids) for each in groups_of(after) if not ids.isdisjoint(each.ids)]
+    return all(each <= ids for each in left) and set().union(*left) == ids & after.views_by_id.keys()
 
 
 def changed_groups(before: Tables | None, after: Tables) -> list[Group]:

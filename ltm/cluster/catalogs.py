@@ -4,6 +4,9 @@ A version is *pending* at first: LTMs refuse the votes of earlier ones for good 
 was voted for by an earlier one is undecided anywhere, it is *open* at S: all that is committed at or below S was made
 by earlier catalogs, all above S by this one or a later one (rule C1). The range map says which version that is, so that
 nobody answers for a log without knowing it; what the catalog is stands in a node of its own.
+
+What has to be found out as of S before it is certain that the version stays is found out while it is *held*: it is open
+for steps of deferred views, and writers wait as if it were pending. If it is taken back, nobody has written by it.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ FAILED_MAX = 16
 COMPILED_MAX = 100
 #: The timestamp of a catalog that was there before everything.
 BEGINNING = 1
+#: Keys of the table of a cluster's own begin with it (`coordinator/vms/step_rows.py`): ids of a catalog begin with 1.
+OWN_TABLE = bytes(TABLE_PREFIX_BYTES)
 
 
 #: The refresh operator of one view.

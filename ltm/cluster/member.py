@@ -45,7 +45,7 @@ from ..two_phase.records import Adopted, StoredTo
 from ..two_phase.stored_cells import StoredCells
 from . import checkpoint, loading, saving, taking_over
 from . import zk_messages as zk
-from .catalogs import Catalogs
+from .catalogs import OWN_TABLE, Catalogs
 from .checkpoint import Checkpoint, plain
 from .hosted import Hosted, Logged
 from .keeper import Keeper
@@ -445,7 +445,12 @@ class Member:
         """Why the vote is refused."""
         if prepare.catalog_version < self.map.catalog:
             return OLD_CATALOG
-        return PENDING_CATALOG if self.map.catalog_pending else ""
+        return PENDING_CATALOG if self.map.catalog_pending or self._has_to_wait(prepare) else ""
+
+    def _has_to_wait(self, prepare: Prepare) -> bool:
+        """Whether it has to wait until the catalog is not taken back any more. Somebody who writes rows writes them
+        somewhere: whoever only adds to views there, or was only asked, need not refuse it."""
+        return self.map.catalog_held and not all(key.startswith(OWN_TABLE) for key, _ in prepare.writes)
 
     def _knows_catalog(self, version: int) -> bool:
         """Whether a vote of this version can be judged, and carried out. If not, it is asked for again."""

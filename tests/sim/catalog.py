@@ -54,13 +54,14 @@ from viewtide.ltm.two_phase.views import refresh_with
 
 from . import cluster, views_cluster
 from .catalog_checkers import CatalogReplay, Finished, NewestLag
-from .catalog_mutants import CALM, HASTY, LAGGING, LOCAL_LAYOUT, MUTANTS, RESTARTS, SWITCHING
+from .catalog_mutants import CALM, FAILING, HASTY, LAGGING, LOCAL_LAYOUT, MUTANTS, RESTARTS, SWITCHING
 from .cluster import CANDIDATES, LTMS
 from .faults import Planned, Surroundings
 from .process import NOTHING, Host, Outputs
 from .scenario import Built, Scenario
-from .views import ITEMS_MAX
+from .views import ITEMS_MAX, MANAGERS
 from .views_checkers import Lag
+from .views_failing import FailingManager
 from .workload import (
     CLIENTS,
     COORDINATORS,
@@ -94,6 +95,7 @@ NEW_IDS = 60
 
 PROBES = (*members.CATALOG_PROBES, *leaders.CATALOG_PROBES, *builders.PROBES)
 CRASH_POINTS = (*PROBES, leaders.PLACING)
+HELD_PROBES = (leaders.CATALOG_RELEASED, builders.GIVEN_UP)
 #: Where leaders die in a run: one point for each seed, as in a cluster; those that are passed late come twice.
 LEADER_DIES_AT = (
     *leaders.CATALOG_PROBES,
@@ -272,6 +274,21 @@ def choose_local(now: Tables, random: Random) -> Next:
     if name not in now.views:
         return creating(definitions()[name])
     return once(lambda catalog: catalog.without_view(name) if name in catalog.views else catalog)
+
+
+def choose_failing(now: Tables, random: Random) -> Next:
+    """Mostly deferred views that join others, leave them, and become synchronous."""
+    deferred = [name for name in NEW_VIEWS if name in now.views and now.catalog.views[name].deferred]
+    missing = [name for name in NEW_VIEWS if name not in now.views]
+    choice = random.random()
+    if deferred and choice < 0.4:
+        return _switch(now, random.choice(deferred))
+    if deferred and choice < 0.55:
+        name = random.choice(deferred)
+        return once(lambda catalog: catalog.without_view(name) if name in catalog.views else catalog)
+    if missing and choice < 0.9:
+        return creating(replace(definitions()[random.choice(missing)], refresh="100ms", group="quick"))
+    return choose_any(now, random)
 
 
 def choose_paged(now: Tables, random: Random) -> Next:
@@ -468,6 +485,28 @@ def _paged_coordinator(host: Host) -> ClusterCoordinator:
     return made
 
 
+def _build_failing(world: World) -> Built:
+    """Half of the steps cannot be computed, those up to the timestamp of a new catalog, too."""
+    built = build(world)
+    world.nodes[DESIGNER].factory = lambda host: Designer(host, DESIGN_MS_MAX // 2, choose=choose_failing)
+    for name in MANAGERS:
+        world.nodes[name].factory = _failing_manager
+    return built
+
+
+def _failing_manager(host: Host) -> FailingManager:
+    return FailingManager(host, MANAGERS.index(host.name) + 1, tables(), COORDINATORS, CANDIDATES)
+
+
+def plan_failing(around: Surroundings) -> tuple[Planned, ...]:
+    """Leaders die where it is decided whether a change stays or is taken back."""
+    random = around.world.streams["plan"]
+    return tuple(
+        Planned(at_ms * 1_000, "crash_at", (), random.randint(10_000, 300_000), random.choice(HELD_PROBES), 1)
+        for at_ms in range(900, SAFETY_MS - 300, 2 * LEADER_DIES_MS)
+    )
+
+
 def _build_switching(world: World) -> Built:
     """A view changes its mode all the time, and an index comes and goes."""
     built = build(world)
@@ -644,6 +683,18 @@ SCENARIO_CRASHES = Scenario(
     traffic_min={"commits": 60, "catalogs": 3},
 )
 
+SCENARIO_FAILING = Scenario(
+    name=FAILING,
+    summary="deferred views that cannot be computed when they are to become something else",
+    build=_build_failing,
+    make_world=cluster.make_world,
+    plan=plan_failing,
+    safety_ms=SAFETY_MS,
+    liveness_ms_max=LIVENESS_MS_MAX,
+    probes=HELD_PROBES,
+    traffic_min={"commits": 60, "catalogs": 5, "designs changed": 3, "designs not changed": 2},
+)
+
 DIRECTED = (
     SCENARIO_CALM,
     SCENARIO_LAGGING,
@@ -653,4 +704,4 @@ DIRECTED = (
     SCENARIO_SWITCHING,
     SCENARIO_LOCAL,
 )
-SCENARIOS = (SCENARIO, SCENARIO_CRASHES, *DIRECTED)
+SCENARIOS = (SCENARIO, SCENARIO_CRASHES, SCENARIO_FAILING, *DIRECTED)

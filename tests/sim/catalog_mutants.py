@@ -23,6 +23,7 @@ from .scenario import Mutant
 #: Directed scenarios, for what a drawn plan rarely does.
 CALM, LAGGING, RESTARTS = "catalog-calm", "catalog-lagging", "catalog-restarts"
 HASTY, SWITCHING, LOCAL_LAYOUT = "catalog-hasty", "catalog-switching", "catalog-local"
+FAILING = "catalog-failing"
 SEEDS_MAX = 40
 
 
@@ -85,6 +86,7 @@ def _near_only() -> AbstractContextManager[object]:
 MUTANTS: tuple[Mutant, ...] = (
     _mutant("C1: votes of earlier catalogs are accepted", Member, "_of_other_catalog", _always(""), HASTY),
     _mutant("C1: nothing is marked at S", Member, "_mark_opened", _always(None), HASTY),
+    _mutant("C1: writers go on by a catalog that may be taken back", Member, "_has_to_wait", _always(False), FAILING),
     _mutant("C1: contents as of a later timestamp", CatalogBuilder, "_page_of", _page_as_of_now, SWITCHING),
     Mutant("contents counted twice", _counted_twice, SEEDS_MAX, RESTARTS),
     _mutant("C2: no last step of a view that becomes sync", CatalogBuilder, "_final_steps", _nothing, SWITCHING),

@@ -11,11 +11,14 @@ from tests.sim.workload import COORDINATORS, key, tables
 from tests.sim.world import World
 from viewtide.changetables.schema import Column, Table
 from viewtide.changetables.types import INT
+from viewtide.coordinator.cluster.catalog_builder import CatalogBuilder, is_uncertain
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
 from viewtide.coordinator.local_layout import LOCAL
 from viewtide.coordinator.transaction import ANY
 from viewtide.coordinator.two_phase.messages import CONFLICT, Outcome, ReadAt, RowsAt, Submit
-from viewtide.ltm.catalog import Catalog
+from viewtide.coordinator.vms.groups import Group, changed_groups, groups_in_force, groups_of
+from viewtide.coordinator.vms.step_rows import Step, opened, published, step_key, watermark_key, watermark_of
+from viewtide.ltm.catalog import Catalog, without_views
 from viewtide.ltm.cluster.catalogs import Catalogs, Stored, pack_catalog, tables_of, unpack_catalog
 from viewtide.ltm.cluster.messages import (
     CATALOG,
@@ -33,6 +36,7 @@ from viewtide.ltm.two_phase.participant import Participant
 
 MS = 1_000
 FIRST = tables().catalog
+GONE = "late_by_branch"
 
 
 def with_notes(catalog: Catalog) -> Catalog:
@@ -262,3 +266,49 @@ def test_a_view_keeps_its_own_plan_where_another_database_has_its_partial_rows_u
     other = FIRST.with_view(replace(near, id=free + 1, layout=LOCAL, partials=(free + 2, free + 3)))
     for catalog in (one, other, replace(one, version=one.version + 1)):
         assert tables_of(pack_catalog(catalog)).views["near"].plan.view_id == catalog.views["near"].id
+
+
+# --- groups that lose a view ---
+
+
+def _divided() -> tuple[Stored, Group, Group]:
+    """A group before and after its first view is dropped, which is being done."""
+    group = next(each for each in groups_of(tables()) if GONE in each.names)
+    after = without_views(FIRST, GONE)
+    stored = Stored().begin(FIRST.version, 1, pack_catalog(FIRST)).open(100)
+    stored = stored.begin(after.version, 2, pack_catalog(after)).open(200, True)
+    left = next(each for each in changed_groups(tables(), tables_of(pack_catalog(after))) if each.key != group.key)
+    return stored, group, left
+
+
+def test_what_is_left_of_a_group_stays_where_it_is() -> None:
+    stored, group, left = _divided()
+    assert set(left.ids) < set(group.ids)
+    in_force = groups_in_force(stored)[group.key]
+    assert in_force.stays and not in_force.final_ts
+    assert not is_uncertain(stored)
+
+
+def test_a_group_is_not_divided_before_its_step_has_ended() -> None:
+    stored, group, left = _divided()
+    builder = CatalogBuilder(PlainHost("leader"), ("coordinator",))
+    builder.begin(1)
+    rows = {
+        step_key(group.key): opened(Step(group.key, 50, 90, 2, FIRST.version))[1],
+        watermark_key(group.key): published(Step(group.key, 20, 50))[1],
+    }
+
+    def answer(out: Outputs) -> Outputs:
+        ((_, question),) = out.send  # type: ignore[misc]
+        assert isinstance(question, ReadAt)
+        found = tuple((9, rows.get(key)) for key in question.keys)
+        return builder.receive(RowsAt(question.number, 300, found, ()), 1_000)
+
+    waiting = answer(builder.follow(stored, 1_000))
+    assert waiting.send == ()
+    del rows[step_key(group.key)]
+    ((_, (_, token)),) = waiting.timers[-1:]  # type: ignore[misc]
+    ((_, submit),) = answer(builder.timer(token, 1_020)).send  # type: ignore[misc]
+    assert isinstance(submit, Submit) and step_key(group.key) in submit.seen
+    written = {key: watermark_of(intent[1]) for _, intents in submit.writes for key, intent in intents}
+    assert written[watermark_key(left.key)] == 50

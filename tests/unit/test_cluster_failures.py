@@ -149,12 +149,10 @@ def test_groups_that_cannot_be_computed_do_not_become_others(db: vt.Database) ->
         db.create_view("above", above, refresh="manual")
     with pytest.raises(vt.StaleRead, match="division by zero"):
         db.create_view("third", SUMS, refresh="manual", group="both")
-    with pytest.raises(vt.StaleRead, match="division by zero"):
-        db.drop_view("broken")
     db.create_view("apart", SUMS, refresh="manual")
-    write(db, row(1, 1, 1, 1))
-    db.create_view("above", above, refresh="manual")
+    # Without the one that cannot be computed the others can.
     db.drop_view("broken")
+    db.create_view("above", above, refresh="manual")
     sums.refresh()
     assert shown(db.view("above")) == [(1, 1)]
 

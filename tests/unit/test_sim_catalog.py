@@ -15,6 +15,8 @@ SEEDS = 8
 #: Each of the points of leaders has seeds of its own, four times over.
 SEEDS_CRASHES = 180 if SOAK else 4 * len(catalog.LEADER_DIES_AT)
 SEEDS_DIRECTED = 20 if SOAK else 1
+#: So many that leaders die at both points.
+SEEDS_FAILING = 40 if SOAK else 3
 SEEDS_FAST = 2
 
 #: Of the protocol: timestamps, holds, votes, catalogs, deferred views.
@@ -48,6 +50,13 @@ def test_whoever_dies_at_any_named_point_of_a_change_of_the_catalog_does_no_harm
     totals = runner.run_many(catalog.SCENARIO_CRASHES.name, 0, SEEDS_CRASHES, jobs=2, twice_every=0)
     assert totals.violations == []
     assert runner.not_covered(catalog.SCENARIO_CRASHES, totals.result) == []
+
+
+@pytest.mark.slow
+def test_a_change_of_views_that_cannot_be_computed_is_taken_back_whoever_dies() -> None:
+    totals = runner.run_many(catalog.SCENARIO_FAILING.name, 0, SEEDS_FAILING, jobs=2, twice_every=0)
+    assert totals.violations == []
+    assert runner.not_covered(catalog.SCENARIO_FAILING, totals.result) == []
 
 
 @pytest.mark.slow
