@@ -7,7 +7,7 @@ tests/unit/test_cluster_catalog.py: requests to vote that wait when the catalog 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -83,6 +83,16 @@ def _near_only() -> AbstractContextManager[object]:
     return patch.object(attempts, "placed", _placed_near_only)
 
 
+@contextmanager
+def _beyond_s() -> Iterator[None]:
+    """And writers go on meanwhile: if they wait for the step there is nothing beyond S."""
+    with (
+        patch.object(ClusterScheduler, "_w1", lambda self, each, read_at: read_at),
+        patch.object(Member, "_has_to_wait", _always(False)),
+    ):
+        yield
+
+
 MUTANTS: tuple[Mutant, ...] = (
     _mutant("C1: votes of earlier catalogs are accepted", Member, "_of_other_catalog", _always(""), HASTY),
     _mutant("C1: nothing is marked at S", Member, "_mark_opened", _always(None), HASTY),
@@ -90,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("C1: contents as of a later timestamp", CatalogBuilder, "_page_of", _page_as_of_now, SWITCHING),
     Mutant("contents counted twice", _counted_twice, SEEDS_MAX, RESTARTS),
     _mutant("C2: no last step of a view that becomes sync", CatalogBuilder, "_final_steps", _nothing, SWITCHING),
-    _mutant("C2: the last step goes beyond S", ClusterScheduler, "_w1", lambda self, each, read_at: read_at, SWITCHING),
+    Mutant("C2: the last step goes beyond S", _beyond_s, SEEDS_MAX, SWITCHING),
     _mutant("C2: a view that becomes deferred has no watermark", CatalogBuilder, "_watermarks", _nothing, SWITCHING),
     _mutant("entries of rows that changed meanwhile", CatalogBuilder, "_submit", _submit_unseen, SWITCHING),
     Mutant("contributions only to partial rows that are near", _near_only, SEEDS_MAX, LOCAL_LAYOUT),
