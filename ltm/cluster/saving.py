@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ...changetables.types import Row
 from ..machine import Host
 from ..two_phase.cells import Version
+from ..two_phase.holds import PREFIX_BYTES
 from ..two_phase.journal import Journal, Remembered, Stored
 from ..two_phase.marks import RAISE_MAX
 from ..two_phase.messages import FOREVER
@@ -97,6 +98,20 @@ class Pages:
                     cells.touched[key] = written
                     continue
             del cells.touched[key]
+
+
+def with_final(cells: StoredCells, to: Stored) -> list[bytes]:
+    """The touched keys of which something is final, or that the store has. Of a view that is being made, nothing is:
+    hundreds of thousands of keys that are looked at for nothing, page by page, leave no time to make it."""
+    chains, ts, tables = cells.chains, to.ts, to.tables
+    found = []
+    for key, base in cells.touched.items():
+        version = chains[key]
+        while (older := version[2]) is not None and older[0] > base:
+            version = older
+        if version[0] <= base or version[0] <= tables.get(key[:PREFIX_BYTES], ts):
+            found.append(key)
+    return found
 
 
 def _final_versions(version: Version | None, above: int, to: int) -> Iterator[tuple[int, Row | None]]:
@@ -198,7 +213,7 @@ class Saver:
             machine.cells.horizon,
             machine.to_keep(),
         )
-        self._pages = Pages(self.cells, tuple(self.cells.touched), target, self._settings.page_cells)
+        self._pages = Pages(self.cells, with_final(self.cells, target), target, self._settings.page_cells)
         self._wrote_entry = False
         return True
 

@@ -10,8 +10,8 @@ A key is *touched* if it has versions that the store may not have. Only a key th
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Callable, Collection, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Container
 
 from ...changetables.types import Row
 from .cells import ABSENT, Cells, Version
@@ -21,6 +21,8 @@ from .pages import row_bytes
 
 #: Known ranges of one table: beyond it all but the last one are forgotten. New keys are mostly the highest.
 RANGES_MAX = 1_000
+#: Gaps in a range that are asked for one by one.
+GAPS_MAX = 8
 #: Versions that were loaded for one reader each: beyond it they are forgotten when nobody waits.
 PAST_MAX = 10_000
 
@@ -109,9 +111,10 @@ class StoredCells(Cells):
         start, stop, limit, last = wanted
         missing: list[bytes] = []
         found = size = 0
-        for low, high, known in self._parts(start, stop, last):
+        parts = self._parts(start, stop, last)
+        for place, (low, high, known) in enumerate(parts):
             if not known:
-                return (low, high), missing
+                return (low, high if last else _gaps_end(parts[place:])), missing
             for key in self.keys(low, high, last):
                 if not self.sees(key, at):
                     missing.append(key)
@@ -122,7 +125,7 @@ class StoredCells(Cells):
                         return None, missing
         return None, missing
 
-    def _parts(self, start: bytes, stop: bytes, last: bool) -> Iterator[tuple[bytes, bytes, bool]]:
+    def _parts(self, start: bytes, stop: bytes, last: bool) -> list[tuple[bytes, bytes, bool]]:
         """A range, in parts that are known as a whole and parts that are not; from the end if `last`."""
         parts: list[tuple[bytes, bytes, bool]] = []
         place = start
@@ -133,18 +136,19 @@ class StoredCells(Cells):
             place = min(high, stop)
         if place < stop:
             parts.append((place, stop, False))
-        return iter(reversed(parts) if last else parts)
+        return parts[::-1] if last else parts
 
     def _known_between(self, start: bytes, stop: bytes) -> list[Bounds]:
         prefixes = [start[:PREFIX_BYTES]]
         if stop[:PREFIX_BYTES] != start[:PREFIX_BYTES]:
             prefixes = sorted(self._known)
-        return [
-            bounds
-            for prefix in prefixes
-            for bounds in self._known.get(prefix, ())
-            if bounds[0] < stop and start < bounds[1]
-        ]
+        found: list[Bounds] = []
+        for prefix in prefixes:
+            ranges = self._known.get(prefix, [])
+            first = max(0, bisect_right(ranges, start, key=_start) - 1)
+            stopped = bisect_left(ranges, stop, lo=first, key=_start)
+            found += [bounds for bounds in ranges[first:stopped] if start < bounds[1]]
+        return found
 
     def learn(self, key: bytes, version: Version) -> None:
         """What the store has of a key, ABSENT if nothing. What is known already is newer."""
@@ -199,10 +203,11 @@ class StoredCells(Cells):
         """Forget keys beyond so many, the longest known first. Returns how many went."""
         beyond, gone = len(self.chains) - keys_max, 0
         by_table: dict[bytes, list[bytes]] = {}
+        unstored = self._unstored()
         for key in list(self.chains) if beyond > 0 else ():
             if gone == beyond:
                 break
-            if self._is_stored(key) and not is_used(key):
+            if key not in unstored and not is_used(key):
                 self._remove(key)
                 by_table.setdefault(key[:PREFIX_BYTES], []).append(key)
                 gone += 1
@@ -236,8 +241,8 @@ class StoredCells(Cells):
                 runs.append((key, key + b"\0"))
         return runs
 
-    def _is_stored(self, key: bytes) -> bool:
-        return key not in self.touched
+    def _unstored(self) -> Container[bytes]:
+        return self.touched
 
     def forget_past(self) -> None:
         """Only when no reader waits."""
@@ -276,6 +281,13 @@ def _without(ranges: list[Bounds], gone: list[Bounds]) -> list[Bounds]:
             left.append((low, high))
         first = number - 1 if number > first else first  # the last one may go on
     return left
+
+
+def _gaps_end(parts: list[tuple[bytes, bytes, bool]]) -> bytes:
+    """Up to where to ask for what is not known, which begins with the first part. Where keys were forgotten one by one
+    are hundreds of gaps of one key each: they are asked for together, with what is between them."""
+    gaps = [high for _, high, known in parts if not known]
+    return gaps[0] if len(gaps) <= GAPS_MAX else gaps[-1]
 
 
 def _start(bounds: Bounds) -> bytes:

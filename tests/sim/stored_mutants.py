@@ -129,7 +129,7 @@ MUTANTS = (
         60,
         LATE,
     ),
-    Mutant("dirty keys are forgotten", _returns(StoredCells, "_is_stored", True), 60),
+    Mutant("dirty keys are forgotten", _returns(StoredCells, "_unstored", ()), 60),
     Mutant("keys in use are forgotten", _returns(Loader, "_in_use", (set(), [])), 60),
     Mutant("keys beyond a page are taken for absent", _patched(Loader, "_learn", _learn_too_much), 60),
     Mutant("what is not durable goes to the store", _patched(Member, "_ask_store", _ask_at_once), 60, SLOW_DISKS),

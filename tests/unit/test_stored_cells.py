@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from viewtide.ltm.cluster import on_store
-from viewtide.ltm.cluster.saving import Pages
+from viewtide.ltm.cluster.saving import Pages, with_final
 from viewtide.ltm.cluster.store_messages import NEWEST, LoadCells, LoadedCells, WriteCells, Written
 from viewtide.ltm.ports import Cell
 from viewtide.ltm.store.memory import MemoryStore
@@ -217,3 +217,37 @@ def test_many_keys_are_forgotten_at_once() -> None:
     assert not cells.is_known(keys[19_999]) and cells.is_known(keys[20_000])
     assert len(cells._known[TABLE]) == 2  # below them all, and above those that went
     assert cells.is_known(keys[-1] + b"\xff")
+
+
+def test_many_gaps_of_one_key_are_asked_for_together() -> None:
+    cells = StoredCells()
+    cells.learn_range(key(0), key(100), [(key(number), 5, (number,)) for number in range(100)])
+    few = {key(number) for number in range(0, 100, 20)}
+    assert cells.evict(95, lambda each: each not in few) == 5
+    assert cells.unknown_between((TABLE, key(90), 0, False), NEWEST) == ((TABLE, key(0) + b"\0"), [])
+    many = {key(number) for number in range(1, 100, 3)}
+    assert cells.evict(63, lambda each: each not in many) == 32
+    gap, missing = cells.unknown_between((key(0), key(90), 0, False), NEWEST)
+    assert (gap, missing) == ((key(0), key(88) + b"\0"), [])
+    cells.learn_range(*gap, [(key(number), 5, (number,)) for number in range(89)])
+    assert cells.unknown_between((key(0), key(90), 0, False), NEWEST) == (None, [])
+    assert [cells.newest(key(number))[1] for number in range(90)] == [(number,) for number in range(90)]
+
+
+def test_a_range_from_the_end_is_asked_for_gap_by_gap() -> None:
+    cells = StoredCells()
+    cells.learn_range(key(0), key(100), [(key(number), 5, (number,)) for number in range(100)])
+    many = {key(number) for number in range(1, 100, 3)}
+    assert cells.evict(67, lambda each: each not in many) == 33
+    assert cells.unknown_between((key(0), key(90), 0, True), NEWEST) == ((key(88), key(88) + b"\0"), [])
+
+
+def test_keys_of_which_nothing_is_final_are_not_looked_at_by_a_checkpoint() -> None:
+    cells = StoredCells()
+    for number, ts in ((1, 5), (2, 15), (3, 5)):
+        cells.learn(key(number), ABSENT)
+        cells.put(key(number), ts, (number,))
+    cells.put(key(3), 20, (30,))
+    assert with_final(cells, Stored(10, {})) == [key(1), key(3)]
+    assert with_final(cells, Stored(30, {TABLE: 0})) == []
+    assert with_final(cells, Stored(30, {})) == [key(1), key(2), key(3)]
