@@ -67,10 +67,10 @@ def watched_ids(source: TableRows | ViewRows) -> tuple[int, ...]:
 
 def catalog_of_step(step: Step, catalogs: Mapping[int, Tables]) -> Tables | None:
     """The catalog that says which views a step is about; None: it is not known yet. One that is known no more had the
-    group as the newest has it: before a group becomes another one its step is finished, and nothing else is changed."""
-    found = catalogs.get(step.version)
-    newest = max(catalogs, default=0)
-    return catalogs[newest] if found is None and step.version < newest else found
+    group as the first after it that is known: nothing else begins before what changes the group is finished, and that
+    waits for its step."""
+    later = [version for version in catalogs if version >= step.version]
+    return catalogs[min(later)] if later else None
 
 
 class History:

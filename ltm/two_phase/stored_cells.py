@@ -170,6 +170,8 @@ class StoredCells(Cells):
         insort(ranges, (min([start, *(b[0] for b in joined)]), max([stop, *(b[1] for b in joined)])))
         if len(ranges) > RANGES_MAX:
             del ranges[:-1]
+            # What is under way from the store may be older than what was known there.
+            self.forgettings += 1
 
     def _forget_known(self, prefix: bytes, start: bytes, stop: bytes | None) -> None:
         left: list[Bounds] = []

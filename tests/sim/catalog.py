@@ -499,10 +499,11 @@ def _failing_manager(host: Host) -> FailingManager:
 
 
 def plan_failing(around: Surroundings) -> tuple[Planned, ...]:
-    """Leaders die where it is decided whether a change stays or is taken back."""
+    """Leaders die where it is decided whether a change stays or is taken back; they come less often to the first."""
     random = around.world.streams["plan"]
+    dying_at = (leaders.CATALOG_RELEASED, *HELD_PROBES, *HELD_PROBES)
     return tuple(
-        Planned(at_ms * 1_000, "crash_at", (), random.randint(10_000, 300_000), random.choice(HELD_PROBES), 1)
+        Planned(at_ms * 1_000, "crash_at", (), random.randint(10_000, 300_000), random.choice(dying_at), 1)
         for at_ms in range(900, SAFETY_MS - 300, 2 * LEADER_DIES_MS)
     )
 
@@ -692,6 +693,7 @@ SCENARIO_FAILING = Scenario(
     safety_ms=SAFETY_MS,
     liveness_ms_max=LIVENESS_MS_MAX,
     probes=HELD_PROBES,
+    crash_points=HELD_PROBES,
     traffic_min={"commits": 60, "catalogs": 5, "designs changed": 3, "designs not changed": 2},
 )
 

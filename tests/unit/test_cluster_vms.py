@@ -34,18 +34,21 @@ from viewtide.coordinator.vms.cluster_messages import (
     addressed,
 )
 from viewtide.coordinator.vms.cluster_scheduler import SILENT_MS_MAX, TICK_MS, WORK_MS, ClusterScheduler
-from viewtide.coordinator.vms.cluster_subsystem import FeedingParticipant, History
+from viewtide.coordinator.vms.cluster_subsystem import FeedingParticipant, History, catalog_of_step
 from viewtide.coordinator.vms.cluster_view_manager import ClusterViewManager, Gather, net_of
 from viewtide.coordinator.vms.groups import groups_of
 from viewtide.coordinator.vms.look_ups_between import answer_between
 from viewtide.coordinator.vms.step_rows import BEGINNING, Step, slot_key, step_key, watermark_key
+from viewtide.ltm.catalog import Catalog
 from viewtide.ltm.cluster.hosted import Hosted
 from viewtide.ltm.cluster.member import Member
 from viewtide.ltm.cluster.messages import ForLog
 from viewtide.ltm.machine import Outputs, PlainHost, WhenDurable
+from viewtide.ltm.tables import Tables
 from viewtide.ltm.two_phase.messages import COMMITTED, Decide, Prepare, Timestamps
 from viewtide.ltm.two_phase.records import LoggedWrite
 from viewtide.ltm.two_phase.views import refresh_with
+from viewtide.ltm.versions import Horizon
 
 GROUPS = {name: group for group in groups_of(tables()) for name in group.names}
 QUICK, SLOW = GROUPS["late_counted"].key, GROUPS["late_bank"].key
@@ -646,3 +649,11 @@ def test_messages_for_a_log_go_to_the_process_that_answers_for_it() -> None:
     message = Passed(())
     assert addressed("ltm-1", "ltm-1", message) == ("ltm-1", message)
     assert addressed("ltm-1/1", "ltm-2", message) == ("ltm-2", ForLog("ltm-1/1", "", message))
+
+
+def test_a_step_whose_catalog_is_forgotten_is_read_by_the_first_that_is_known_after_it() -> None:
+    """The newest one may be what changes the group, and waits for the step."""
+    catalogs = {version: Tables(Catalog(version=version), Horizon()) for version in (5, 6)}
+    assert catalog_of_step(Step(1, 2, 3, version=6), catalogs) is catalogs[6]
+    assert catalog_of_step(Step(1, 2, 3, version=4), catalogs) is catalogs[5]
+    assert catalog_of_step(Step(1, 2, 3, version=7), catalogs) is None

@@ -15,8 +15,8 @@ SEEDS = 8
 #: Each of the points of leaders has seeds of its own, four times over.
 SEEDS_CRASHES = 180 if SOAK else 4 * len(catalog.LEADER_DIES_AT)
 SEEDS_DIRECTED = 20 if SOAK else 1
-#: So many that leaders die at both points.
-SEEDS_FAILING = 40 if SOAK else 3
+#: So many that leaders die often enough at both points.
+SEEDS_FAILING = 40 if SOAK else 12
 SEEDS_FAST = 2
 
 #: Of the protocol: timestamps, holds, votes, catalogs, deferred views.

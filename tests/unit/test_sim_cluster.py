@@ -10,7 +10,7 @@ from tests.sim import cluster, runner
 from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenario, and of each directed one.
-SEEDS = 60
+SEEDS = 50
 #: Each of the points of leaders has seeds of its own, four times over.
 SEEDS_CRASHES = 280 if SOAK else 4 * len(cluster.LEADER_DIES_AT)
 SEEDS_DIRECTED = 20 if SOAK else 1

@@ -11,7 +11,7 @@ from tests.sim.liveness_checkers import Orphans, in_doubt_p99_ms
 from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenario, and of each directed one.
-SEEDS = 340
+SEEDS = 300
 SEEDS_DIRECTED = 20 if SOAK else 1
 SEEDS_ORPHANS = 100
 SEEDS_FAST = 4

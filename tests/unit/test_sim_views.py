@@ -10,9 +10,9 @@ from tests.sim import runner, views, views_cluster, views_failing
 from tests.sim.scenario import Scenario, run_seed
 
 #: Seeds of the drawn scenarios, and of each directed one.
-SEEDS = 76
+SEEDS = 64
 #: (After 13 of them each point was hit 20 times; with failures, after 7.)
-SEEDS_CRASHES = 200 if SOAK else 20
+SEEDS_CRASHES = 200 if SOAK else 16
 SEEDS_FAILING_CRASHES = 200 if SOAK else 10
 SEEDS_CLUSTER = 24
 SEEDS_FAILING = 20

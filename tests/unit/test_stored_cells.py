@@ -251,3 +251,14 @@ def test_keys_of_which_nothing_is_final_are_not_looked_at_by_a_checkpoint() -> N
     assert with_final(cells, Stored(10, {})) == [key(1), key(3)]
     assert with_final(cells, Stored(30, {TABLE: 0})) == []
     assert with_final(cells, Stored(30, {})) == [key(1), key(2), key(3)]
+
+
+def test_what_is_under_way_is_not_believed_after_ranges_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_cells, "RANGES_MAX", 2)
+    cells = StoredCells()
+    for number in (1, 5):
+        cells.learn_range(key(number), key(number + 1), ())
+    assert cells.forgettings == 0
+    cells.learn_range(key(9), key(10), ())
+    assert [cells.is_known(key(number)) for number in (1, 5, 9)] == [False, False, True]
+    assert cells.forgettings == 1
