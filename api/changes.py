@@ -63,7 +63,8 @@ class _Reading:
         self._give_up = 0.0
 
     def _feed_of(self, name: str, since_ts: int | None) -> ChangeFeed:
-        return self._node.admin.feed(through_switches(lambda: view_rows(name, self._node.engine.ltm.tables)), since_ts)
+        node = self._node
+        return through_switches(lambda: node.admin.feed(view_rows(name, node.engine.ltm.tables), since_ts))
 
     def _columns(self) -> Columns:
         """As they are now."""

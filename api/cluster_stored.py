@@ -56,14 +56,17 @@ class SharedStore:
         if self._place is None:
             return None
         ltm = self._engine.ltm
-        at = ltm.begin()
-        tables = ltm.tables
-        source = found_source(tables, name)
-        if isinstance(source, ViewRows):
-            if is_one(source) or source.plan.extremes:
-                return None
-            if source.view.deferred:
-                at = ltm.horizon_of(source).durable_ts
+        while True:
+            at = ltm.begin()
+            tables = ltm.tables
+            source = found_source(tables, name)
+            if isinstance(source, ViewRows):
+                if is_one(source) or source.plan.extremes:
+                    return None
+                if source.view.deferred:
+                    at = ltm.horizon_of(source).durable_ts
+            if ltm.tables is tables:
+                break
         partials = source.view.partials if isinstance(source, ViewRows) else ()
         self._engine.requests.await_stored(at, (source.table.id, *partials))
         return at, tuple(self._place), pack_catalog(_needed(tables, source))

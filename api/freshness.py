@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from .changetables.errors import InterfaceError, StaleRead, TransactionConflict
+from .changetables.errors import InterfaceError, StaleRead
 from .coordinator.embedded import wall_clock_ms
-from .coordinator.ports import GroupMoved
+from .coordinator.ports import GroupMoved, Switched
 from .coordinator.timestamps import to_ms
 from .coordinator.vms.modes import MANUAL, interval_text, target_text
 from .durations import milliseconds
@@ -99,11 +99,6 @@ def levels_of(at_least: object = None, latest: object = False, max_lag: object =
     return Levels(
         0 if at_least is None else at_least.commit_ts, latest, None if max_lag is None else milliseconds(max_lag)
     )
-
-
-class Switched(TransactionConflict):
-    """A view was switched between sync and deferred, or dropped, before it was read for the first time, or is being
-    switched."""
 
 
 def freshen(node: OpenNode, rows: ViewRows, levels: Levels) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .coordinator.embedded import Engine
-from .coordinator.ports import GroupMoved
+from .coordinator.ports import GroupMoved, Switched
 from .metrics_server import Figure, process_figures
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _of_view(database: Database, name: str, labels: dict[str, str]) -> list[Figu
     if rows.view.deferred:
         try:
             group = node.refresher.status(name)
-        except GroupMoved:
+        except (GroupMoved, Switched):
             return []
         state = group.state
         figures = {

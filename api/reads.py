@@ -16,8 +16,9 @@ from .changetables.plan import FIRST, LAST, STATES, TOP, WHOLE_TABLE, LookUp, to
 from .changetables.schema import Table
 from .changetables.types import Row as Values
 from .changetables.types import Value
-from .coordinator.vms.groups import group_ids, group_keys
-from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, Switched, check_token, freshen, levels_of
+from .coordinator.ports import GroupMoved, Switched
+from .coordinator.vms.groups import group_ids, group_key
+from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, check_token, freshen, levels_of
 from .ltm.partial_rows import all_partials, keys_of, ranges_of, total
 from .ltm.participant import own_rows, rows_by_prefix
 from .ltm.reading import Reader
@@ -228,7 +229,7 @@ class Reads:
         """Where a deferred view is read here, and whether that was just fixed: as fresh as is asked for."""
         if self._marks is None:
             self._marks = {}
-        group = group_keys(self._tables)[rows.view.name]
+        group = group_key(self._tables, rows.view.name)
         known = self._marks.get(group)
         if known is not None:
             return known, False
@@ -555,17 +556,25 @@ class AlignedSnapshot(Snapshot):
             self._check_open()
             for name in self._views:
                 view_rows(name, self._ltm.tables)
+            through_switches(self._align)
+            self._begun_s = time.monotonic()
+        assert self._snapshot is not None
+        return self._snapshot
+
+    def _align(self) -> None:
+        while self._snapshot is None:
+            # What moves together is found by the catalog: it must be one from the beginning to the end.
+            self._tables = self._ltm.newest_tables()
             with self._node.refresher.aligned(self._views, REFRESH_MS_MAX) as at:
-                self._tables = self._ltm.tables
+                if self._ltm.tables is not self._tables:
+                    continue
                 self._pinned = self._pin(self._reader, at)
                 self._marks = {
-                    group_keys(self._tables)[name]: Mark(at, 0.0, self._pin(next(readers), at))
+                    group_key(self._tables, name): Mark(at, 0.0, self._pin(next(readers), at))
                     for name in self._views
                     if view_rows(name, self._tables).view.deferred
                 }
                 self._snapshot = at
-            self._begun_s = time.monotonic()
-        return self._snapshot
 
     def _pin(self, reader: int, at: int) -> _Pinned:
         self._ltm.horizon.pins[reader] = at
@@ -845,7 +854,7 @@ def through_switches(read: Callable[[], T]) -> T:
     while True:
         try:
             return read()
-        except Switched:
+        except (Switched, GroupMoved):
             if time.monotonic() > give_up:
                 raise
         time.sleep(SWITCH_LOOK_S)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .changetables.errors import IntegrityError, InterfaceError, ProgrammingError
-from .changetables.keys import table_range
+from .changetables.errors import InterfaceError, ProgrammingError
 from .changetables.rows import coerce, to_api
 from .changetables.schema import Column, Index, Table, Unique
 from .changetables.statements import (
@@ -27,11 +26,9 @@ from .changetables.statements import (
     RefreshView,
     SchemaStatement,
 )
-from .changetables.types import Row as Values
 from .changetables.types import Value
 from .freshness import refresh_text
 from .ltm.catalog import Catalog
-from .ltm.reading import NEWEST
 from .names import nearest
 from .retries import changes_catalog
 from .row_ids import ROW_ID
@@ -192,14 +189,12 @@ def _create_index(database: Database, statement: CreateIndex) -> None:
         if known is not None and not known.for_views:
             columns = ", ".join(column.text for column in statement.columns)
             raise _wrong(f"table {table.name!r} has an index on {columns} already", statement.columns[0])
-        if known is None and statement.unique and _made_over_nothing(database, table.name, Unique(name, positions)):
-            return
-        if known is None:
-            database._node.admin.build_index(table.name, positions, name)
-        elif not statement.unique:
-            database._adopt_index(table.name, known, name)
         if statement.unique:
-            _make_unique(database, table.name, Unique(name, positions), adopted=known is not None)
+            database._node.admin.make_unique(table.name, Unique(name, positions))
+        elif known is None:
+            database._node.admin.build_index(table.name, positions, name)
+        else:
+            database._adopt_index(table.name, known, name)
 
 
 def _position(table: Table, name: Name) -> int:
@@ -208,62 +203,6 @@ def _position(table: Table, name: Name) -> int:
         known = [table.columns[visible].name for visible in table.visible()]
         raise _wrong(f"table {table.name!r} has no column {name.text!r}", name, nearest(name.text, known))
     return position
-
-
-class _NotEmpty(Exception):
-    """There are rows, so there are entries to make and duplicates to look for."""
-
-
-def _made_over_nothing(database: Database, name: str, unique: Unique) -> bool:
-    """Make the index and the constraint in one change, if the table is empty, and stays so meanwhile."""
-    if database._node.admin.checks_conditions:
-        return False
-
-    def change(catalog: Catalog) -> Catalog:
-        if database._has_rows(name):
-            raise _NotEmpty
-        made = catalog.with_index(name, Index(catalog.next_id, unique.columns, name=unique.name))
-        table = made.tables[name]
-        return made.with_table(replace(table, uniques=(*table.uniques, unique)))
-
-    try:
-        database._engine.change_catalog(change)
-    except _NotEmpty:
-        return False
-    return True
-
-
-def _make_unique(database: Database, name: str, unique: Unique, *, adopted: bool) -> None:
-    """The index is there; from now on its columns are unique, if they are so far. One that was made for views is
-    adopted in the same change, or stays as it is."""
-    ltm = database._engine.ltm
-
-    def change(catalog: Catalog) -> Catalog:
-        # Between two transactions: no row can slip in after the look. Where it could, nobody need look here.
-        table = catalog.tables[name]
-        rows = ltm.tables.by_name[name]
-        seen: set[Values] = set()
-        checked = database._node.admin.checks_conditions
-        for _, row in () if checked else ltm.scan(rows.versions, *table_range(table.id), NEWEST):
-            values = tuple(row[position] for position in unique.columns)
-            if None not in values:
-                if values in seen:
-                    raise IntegrityError(
-                        f"cannot make index {unique.name!r} unique: {', '.join(map(repr, values))} stands twice",
-                        hint="remove the duplicates first",
-                    )
-                seen.add(values)
-        index = next(each for each in table.indexes if each.columns == unique.columns)
-        own = replace(index, name=unique.name, for_views=False)
-        made = catalog.with_index(name, own)
-        return made.with_table(replace(made.tables[name], uniques=(*table.uniques, unique)))
-
-    try:
-        database._engine.change_catalog(change)
-    except BaseException:
-        if not adopted:
-            database._engine.change_catalog(lambda catalog: _without_index(catalog, name, unique.name))
-        raise
 
 
 def _without_index(catalog: Catalog, table: str, name: str) -> Catalog:

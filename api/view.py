@@ -9,8 +9,9 @@ from .changes import Changes
 from .changetables.evaluators.whole import forced
 from .changetables.explain import explain
 from .coordinator.local_layout import check_switch, told
+from .coordinator.ports import Switched
 from .coordinator.verify import Progress, verify
-from .freshness import ANY_AGE, REFRESH_MS_MAX, Switched, TargetLag, check_token, levels_of, refresh_text
+from .freshness import ANY_AGE, REFRESH_MS_MAX, TargetLag, check_token, levels_of, refresh_text
 from .reads import NO_KEY, OneViewRead, Snapshot, through_switches, view_rows, whole_view
 from .retries import changes_catalog
 from .rows import Result, Row, Token
@@ -86,8 +87,12 @@ class View:
 
     def _age(self) -> tuple[str, float]:
         """How it is refreshed and how far it is behind: a status that reads nothing."""
-        view = view_rows(self.name, self._node.engine.ltm.tables).view
-        return view.refresh, self._node.lag_ms(self._node.refresher.watermark(self.name)) if view.deferred else 0.0
+
+        def age() -> tuple[str, float]:
+            view = view_rows(self.name, self._node.engine.ltm.tables).view
+            return view.refresh, self._node.lag_ms(self._node.refresher.watermark(self.name)) if view.deferred else 0.0
+
+        return through_switches(age)
 
     def explain(self) -> str:
         """How a change of each base table reaches the view: the look-ups, and through which key or index; and what the
@@ -108,10 +113,15 @@ class View:
         engine = self._node.engine
         if evaluator is not None:
             forced(evaluator)
-        if view_rows(self.name, engine.ltm.tables).view.deferred:
-            return self._node.refresher.wait_for(self.name, engine.ltm.horizon.durable_ts, REFRESH_MS_MAX, evaluator)
-        with self._reads() as view:
-            return view._reads._begin()
+
+        def refresh() -> int:
+            wanted_ts = engine.ltm.horizon.durable_ts
+            if view_rows(self.name, engine.ltm.tables).view.deferred:
+                return self._node.refresher.wait_for(self.name, wanted_ts, REFRESH_MS_MAX, evaluator)
+            with self._reads() as view:
+                return view._reads._begin()
+
+        return through_switches(refresh)
 
     @changes_catalog
     def set_refresh(self, refresh: str | TargetLag) -> None:
@@ -140,14 +150,16 @@ class View:
         Memory is bounded whatever the size of the view. `progress(rows_done, rows_expected)` is called now and then.
         `evaluator="spark"` lets Spark evaluate the definition.
         """
-        self._check()
-        return VerifyReport.of(self.name, verify(self._node.engine, self.name, progress, evaluator=evaluator))
+        through_switches(self._check)
+        engine = self._node.engine
+        outcome = through_switches(lambda: verify(engine, self.name, progress, evaluator=evaluator))
+        return VerifyReport.of(self.name, outcome)
 
     def repair(self, progress: Progress | None = None) -> VerifyReport:
         """Make right exactly the rows that `verify` would name, also of the views that are made from this one; a
         deferred view that differs is computed anew, with its group. Writers go on meanwhile."""
-        self._check()
-        return VerifyReport.of(self.name, self._node.admin.repair(self.name, progress))
+        through_switches(self._check)
+        return VerifyReport.of(self.name, through_switches(lambda: self._node.admin.repair(self.name, progress)))
 
     def _check(self) -> None:
         self._node.check_open()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..changetables.evaluators.whole import forced
+from ..changetables.schema import Unique
 from ..ltm.catalog import Catalog, View
 from ..ltm.tables import TableRows, ViewRows
-from .build import build_index
+from .build import build_index, make_unique
 from .deferred import create, switch
 from .embedded import Engine
 from .feed import Feed
@@ -18,8 +19,6 @@ from .verify import Outcome, Progress
 
 
 class EmbeddedAdministration:
-    checks_conditions = False
-
     def __init__(self, engine: Engine, refresher: Refresher) -> None:
         self._engine, self._refresher = engine, refresher
 
@@ -30,6 +29,9 @@ class EmbeddedAdministration:
 
     def build_index(self, table: str, columns: tuple[int, ...], name: str = "") -> None:
         build_index(self._engine, table, columns, name)
+
+    def make_unique(self, table: str, unique: Unique) -> None:
+        make_unique(self._engine, table, unique)
 
     def switch(self, name: str, refresh: str) -> None:
         switch(self._engine, self._refresher, name, refresh)

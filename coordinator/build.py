@@ -19,7 +19,7 @@ from ..changetables.evaluators.whole import COSTS, COUNTED_ROWS_MAX, ROWS_ALONE,
 from ..changetables.keeping import Kept, keep
 from ..changetables.keys import table_range
 from ..changetables.plan import Asking, Contribution, ViewPlan, needed_indexes
-from ..changetables.schema import Index
+from ..changetables.schema import Index, Unique
 from ..changetables.types import Row
 from ..ltm import garbage
 from ..ltm.catalog import Catalog, View
@@ -27,6 +27,7 @@ from ..ltm.reading import NEWEST
 from ..ltm.tables import Planned, TableRows, Tables, ViewRows
 from . import on_spark
 from .embedded import Engine
+from .transaction import stands_twice
 
 if TYPE_CHECKING:
     from ..changetables.evaluators.columns import ArrowTable
@@ -63,6 +64,65 @@ def build_index(
     except BaseException:
         take_back(engine, lambda catalog: catalog.without_index(table, index))
         raise
+
+
+def make_unique(engine: Engine, name: str, unique: Unique) -> None:
+    """From now on the columns are unique, if they are so far. An index that was made for views is adopted in the same
+    change, or stays as it is."""
+    known = engine.ltm.tables.by_name[name].index_on(unique.columns)
+    if known is None:
+        if _is_made_over_nothing(engine, name, unique):
+            return
+        # As one that views need: after a crash nobody takes it for one that is unique, and it goes.
+        build_index(engine, name, unique.columns, for_views=True)
+
+    def change(catalog: Catalog) -> Catalog:
+        # Between two transactions: no row can slip in after the look.
+        rows = engine.ltm.tables.by_name[name]
+        _check_unique(engine, rows, unique)
+        entries = rows.index_on(unique.columns)
+        assert entries is not None, "it was made just now, and others wait"
+        return catalog.with_unique(name, entries.index, unique)
+
+    try:
+        engine.change_catalog(change)
+    except BaseException:
+        if known is None:
+            take_back(engine, lambda catalog: _without_index_on(catalog, name, unique.columns))
+        raise
+
+
+class _NotEmpty(Exception):
+    """There are rows, so there are contents to compute."""
+
+
+def _is_made_over_nothing(engine: Engine, name: str, unique: Unique) -> bool:
+    """Make the index and the constraint in one change, if the table is empty, and stays so meanwhile."""
+
+    def change(catalog: Catalog) -> Catalog:
+        if not is_empty(engine, name):
+            raise _NotEmpty
+        return catalog.with_unique(name, Index(catalog.next_id, unique.columns), unique)
+
+    try:
+        engine.change_catalog(change)
+    except _NotEmpty:
+        return False
+    return True
+
+
+def _check_unique(engine: Engine, rows: TableRows, unique: Unique) -> None:
+    seen: set[Row] = set()
+    for _, row in engine.ltm.scan(rows.versions, *table_range(rows.table.id), NEWEST):
+        values = tuple(row[position] for position in unique.columns)
+        if None not in values:
+            if values in seen:
+                raise stands_twice(unique, values)
+            seen.add(values)
+
+
+def _without_index_on(catalog: Catalog, name: str, columns: tuple[int, ...]) -> Catalog:
+    return catalog.without_index(name, next(each for each in catalog.tables[name].indexes if each.columns == columns))
 
 
 def take_back(engine: Engine, change: Callable[[Catalog], Catalog]) -> None:
@@ -115,10 +175,6 @@ def create_view(engine: Engine, view: View, evaluator: str | None = None) -> Non
     except BaseException:
         take_back(engine, _without_unused)
         raise
-
-
-class _NotEmpty(Exception):
-    """There are rows, so there are contents to compute."""
 
 
 def _create_over_nothing(engine: Engine, views: Sequence[View]) -> bool:

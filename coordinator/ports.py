@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..changetables.errors import StaleRead, TransactionConflict
+from ..changetables.schema import Unique
 from ..ltm.catalog import Catalog, View
 from ..ltm.reading import Reader
 from ..ltm.tables import TableRows, ViewRows
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 class CatalogMoved(TransactionConflict):
     """Somebody else has changed the catalog since this change was looked at: it is to be looked at again."""
+
+    def __init__(self) -> None:
+        super().__init__("another process changes tables and views, too", hint="try again")
 
 
 class LogFigures(NamedTuple):
@@ -84,6 +88,11 @@ class GroupMoved(StaleRead):
         super().__init__(f"view {name!r} was dropped or switched meanwhile", hint="read it again")
 
 
+class Switched(TransactionConflict):
+    """A view was switched between sync and deferred, or dropped, before it was read for the first time, or is being
+    switched."""
+
+
 class Refreshing(Protocol):
     """Deferred views, by the name of one of them. `GroupMoved`: there is no such view any more."""
 
@@ -123,19 +132,17 @@ class TableFeeding(ChangeFeed, Protocol):
 
 
 class Administration(Protocol):
-    """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and feeds.
-
-    `checks_conditions`: a change of the catalog that adds a condition is refused if rows are against it. Otherwise
-    nothing is written while the change is made, and whoever makes it looks."""
-
-    @property
-    def checks_conditions(self) -> bool: ...
+    """Whoever calls it holds the node's lock for changes of tables and views, but for `repair` and feeds."""
 
     def create_view(self, view: View, evaluator: str | None = None) -> None:
         """With all that it needs; its id does not count. It returns when the view can be read. `evaluator`: by which
         its contents are computed, None: whichever is expected to be ready first."""
 
     def build_index(self, table: str, columns: tuple[int, ...], name: str = "") -> None: ...
+
+    def make_unique(self, table: str, unique: Unique) -> None:
+        """With an index of that name, which may be there for views. IntegrityError if rows are against it: then there
+        is nothing new."""
 
     def switch(self, name: str, refresh: str) -> None:
         """Change how a view is refreshed."""

@@ -293,6 +293,14 @@ class Transaction:
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
 
 
+def stands_twice(unique: Unique, values: Row) -> IntegrityError:
+    """Rows are there that a new constraint does not allow."""
+    return IntegrityError(
+        f"cannot make index {unique.name!r} unique: {', '.join(map(repr, values))} stands twice",
+        hint="remove the duplicates first",
+    )
+
+
 def _is_shown(view: ViewRows) -> bool:
     return bool(view.indexes) or (view.plan.fallible and view.checked)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from ..changetables.algebra import Relation
 from ..changetables.branches import is_hidden
-from ..changetables.schema import Index, Table
+from ..changetables.schema import Index, Table, Unique
 from ..changetables.serialize import relation_from_plain, relation_to_plain, table_from_plain, table_to_plain
 
 #: The mode of views that are refreshed inside the writer's transaction.
@@ -110,6 +110,11 @@ class Catalog:
         others = [other for other in owner.indexes if other.id != index.id]
         changed = replace(owner, indexes=tuple(sorted([*others, index], key=lambda each: each.id)))
         return self._with_owner(changed, next_id=max(self.next_id, index.id + 1))
+
+    def with_unique(self, name: str, index: Index, unique: Unique) -> Catalog:
+        """The columns of an index of a table are unique; it is the user's own."""
+        table = self.with_index(name, replace(index, name=unique.name, for_views=False)).tables[name]
+        return self.with_table(replace(table, uniques=(*table.uniques, unique)))
 
     def without_index(self, name: str, index: Index) -> Catalog:
         owner = self.tables.get(name) or self.views[name]

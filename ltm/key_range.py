@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from ..changetables.errors import ProgrammingError
+from ..changetables.errors import DataError, ProgrammingError
 from ..changetables.keys import KEY_BYTES_MAX
 from . import codec
 
@@ -242,14 +242,19 @@ class RangeMap:
     @classmethod
     def unpack(cls, data: bytes) -> RangeMap:
         stored: Any = codec.unpack(data)
-        epoch, term, starts, logs, hosts, moves, catalog = stored
-        return cls(
-            epoch,
-            tuple(starts),
-            tuple(logs),
-            {},
-            term,
-            {log: Hosting(incarnation, tuple(segments)) for log, incarnation, segments in hosts},
-            tuple(Move(*move) for move in moves),
-            *catalog,
-        )
+        try:
+            epoch, term, starts, logs, hosts, moves, catalog = stored
+            return cls(
+                epoch,
+                tuple(starts),
+                tuple(logs),
+                {},
+                term,
+                {log: Hosting(incarnation, tuple(segments)) for log, incarnation, segments in hosts},
+                tuple(Move(*move) for move in moves),
+                *catalog,
+            )
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"this is no range map: {error}", hint="it may be of another version of Viewtide: update this process"
+            ) from error

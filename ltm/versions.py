@@ -119,6 +119,7 @@ class TableVersions(Generic[R]):
         "dirty",
         "encode",
         "first_only",
+        "freed_count",
         "frozen",
         "frozen_first_only",
         "frozen_replaced",
@@ -151,6 +152,9 @@ class TableVersions(Generic[R]):
         #: No key above it is in the store: new keys, the common insert, need no look-up there.
         self.stored_max = b""
         self.changed_ts = 0
+        #: Counts generations that are forgotten, before they are freed row by row. A reader without the lock may have
+        #: one of them still, lose a version in front of an older one, and so reads again if it counts another one.
+        self.freed_count = 0
         self._dirty_keys = _Keys(self.dirty, 0, [])
         self._frozen_keys = _Keys(self.frozen, 0, [])
 
@@ -217,17 +221,24 @@ class TableVersions(Generic[R]):
 
     def at(self, key: bytes, ts: int) -> Version[R] | None:
         """The version that a reader at `ts` sees, or None: the store has to be asked."""
-        for layer in (self.dirty, self.frozen, self.young, self.old):
-            version = layer.get(key)
-            while version is not None:
-                if version[0] <= ts:
-                    return version
-                version = version[2]
-        return ABSENT if key > self.stored_max else None
+        while True:
+            freed_count = self.freed_count
+            version: Version[R] | None = None
+            for layer in (self.dirty, self.frozen, self.young, self.old):
+                version = layer.get(key)
+                while version is not None and version[0] > ts:
+                    version = version[2]
+                if version is not None:
+                    break
+            if version is None:
+                return ABSENT if key > self.stored_max else None
+            if self.freed_count == freed_count:
+                return version
 
     def each_at(self, keys: list[bytes], ts: int, keep: bool) -> list[R | None] | None:
         """The row that a reader at `ts` sees under each key; None if one of them is not in memory. `keep`: they are
         needed again, so they stay for another generation; the caller holds the lock."""
+        freed_count = self.freed_count
         dirty = self.dirty
         frozen = self.frozen  # in this order, see above
         young = self.young
@@ -238,7 +249,7 @@ class TableVersions(Generic[R]):
                 found = [row for seen_ts, row, _ in map(layer.__getitem__, keys) if seen_ts <= ts]
             except KeyError:
                 found = []
-            if len(found) == len(keys):
+            if len(found) == len(keys) and self.freed_count == freed_count:
                 return found
         in_dirty, in_frozen, in_young, in_old = dirty.get, frozen.get, young.get, self.old.get
         rows: list[R | None] = []
@@ -253,11 +264,12 @@ class TableVersions(Generic[R]):
                 if version is None:
                     return None
             rows.append(version[1])
-        return rows
+        return rows if self.freed_count == freed_count else self.each_at(keys, ts, keep)
 
     def whole_at(self, keys: list[bytes], ts: int) -> list[R] | None:
         """As `rows_at`, without the keys. Versions that are not durable yet are passed here: a reader beside writers
         finds one in front of most rows of a view."""
+        freed_count = self.freed_count
         in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
         rows: list[R] = []
         for key in keys:
@@ -271,11 +283,12 @@ class TableVersions(Generic[R]):
             row = version[1]
             if row is not None:
                 rows.append(row)
-        return rows
+        return rows if self.freed_count == freed_count else self.whole_at(keys, ts)
 
-    def rows_at(self, keys: Iterable[bytes], ts: int) -> list[tuple[bytes, R]] | None:
+    def rows_at(self, keys: list[bytes], ts: int) -> list[tuple[bytes, R]] | None:
         """The rows that a reader at `ts` sees under these keys; None if one of them is not in memory. Written out:
         small views are read as a whole again and again."""
+        freed_count = self.freed_count
         in_dirty, in_frozen, in_young, in_old = self.dirty.get, self.frozen.get, self.young.get, self.old.get
         rows = []
         for key in keys:
@@ -288,7 +301,7 @@ class TableVersions(Generic[R]):
             row = version[1]
             if row is not None:
                 rows.append((key, row))
-        return rows
+        return rows if self.freed_count == freed_count else self.rows_at(keys, ts)
 
     def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
         """The keys of the dirty and frozen layers in start <= key < stop, in order."""
@@ -385,6 +398,7 @@ class TableVersions(Generic[R]):
         forgotten: dict[bytes, Version[R]] = {}
         if self.frozen:
             self.stored_max = max(self.stored_max, max_key)
+            self.freed_count += 1
             forgotten = self.old
             self.old = self.young
             self.young = self.frozen

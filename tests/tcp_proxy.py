@@ -9,14 +9,16 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 
 CHUNK_BYTES = 1 << 16
+#: By so much of what it says first a connection is known: a handshake, and whose messages these are.
+FIRST_BYTES = 128
 
 
 class TcpProxy:
     """Listens on `address`. What it does to the connections is set while they run."""
 
     def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        """`target` is host:port, or the path of a socket."""
+        self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()
@@ -24,6 +26,8 @@ class TcpProxy:
         self._answers_flow, self._requests_flow = threading.Event(), threading.Event()
         self._answers_flow.set()
         self._requests_flow.set()
+        #: What connections say first whose requests are held back.
+        self._held_who = b""
         #: Something waits to be let through.
         self._held = threading.Event()
         #: So many answers are swallowed, with the connection cut behind each.
@@ -58,8 +62,10 @@ class TcpProxy:
         """Requests arrive, answers come when the block has ended."""
         return self._holding(self._answers_flow)
 
-    def holding_requests(self) -> AbstractContextManager[None]:
-        """Requests arrive when the block has ended."""
+    def holding_requests(self, who: bytes = b"") -> AbstractContextManager[None]:
+        """Requests arrive when the block has ended; only those of connections that have `who` in what they say first,
+        if it is given."""
+        self._held_who = who
         return self._holding(self._requests_flow)
 
     @contextmanager
@@ -78,7 +84,7 @@ class TcpProxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
+                server = _connected(self._target)
             except OSError:
                 continue
             self.connections += 1
@@ -88,19 +94,25 @@ class TcpProxy:
                 threading.Thread(target=self._pump, args=(source, sink, source is server), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        first = b""
         with suppress(OSError):
-            while some := source.recv(CHUNK_BYTES):
-                self._pass(self._answers_flow if answers else self._requests_flow)
-                if answers and self._loses_one():
+            while True:
+                some = source.recv(CHUNK_BYTES)
+                first = (first + some)[:FIRST_BYTES]
+                if answers or self._held_who in first:
+                    self._pass(some, self._answers_flow if answers else self._requests_flow)
+                if not some or (answers and self._loses_one()):
                     break
                 sink.sendall(some)
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def _pass(self, flow: threading.Event) -> None:
+    def _pass(self, some: bytes, flow: threading.Event) -> None:
+        """The end of a connection, without any bytes, is held back like all else."""
         if not flow.is_set():
-            self._held.set()
+            if some:
+                self._held.set()
             flow.wait()
 
     def _loses_one(self) -> bool:
@@ -109,3 +121,12 @@ class TcpProxy:
                 return False
             self.answers_to_lose -= 1
             return True
+
+
+def _connected(target: str) -> socket.socket:
+    host, _, port = target.rpartition(":")
+    if host:
+        return socket.create_connection((host, int(port)))
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(target)
+    return made

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from ...changetables.algebra import scans
 from ...changetables.errors import NotSupportedError
 from ...changetables.evaluators.choice import ROWS
+from ...changetables.schema import Unique
 from ...ltm.catalog import SYNC, Catalog, View
 from ...ltm.tables import TableRows, ViewRows
 from ..verify import Outcome, Progress
 from ..vms.groups import group_keys
-from .catalog_changes import creating, indexing, switching
+from .catalog_changes import creating, indexing, making_unique, switching
 from .engine import ClusterEngine
 from .feed import ClusterFeed, ClusterTableFeed
 from .mending import repair_view
@@ -27,9 +28,6 @@ REFRESH_MS_MAX = 60_000
 
 
 class ClusterAdministration:
-    #: The leader checks them, as of the timestamp of the new catalog.
-    checks_conditions = True
-
     def __init__(self, engine: ClusterEngine, refreshing: ClusterRefreshing) -> None:
         self._engine, self._refreshing = engine, refreshing
 
@@ -43,7 +41,10 @@ class ClusterAdministration:
         self._engine.carry_out(creating(view))
 
     def build_index(self, table: str, columns: tuple[int, ...], name: str = "") -> None:
-        self._engine.carry_out(indexing(table, columns, name))
+        self._engine.carry_out(indexing(self._engine.ltm.tables.table(table), columns, name))
+
+    def make_unique(self, table: str, unique: Unique) -> None:
+        self._engine.carry_out(making_unique(self._engine.ltm.tables.table(table), unique))
 
     def switch(self, name: str, refresh: str) -> None:
         catalog = self._engine.ltm.tables.catalog

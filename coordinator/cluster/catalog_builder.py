@@ -38,7 +38,7 @@ from ...ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from ...ltm.two_phase.messages import COMMITTED, KeyRange, Refresh, TxId
 from ...ltm.two_phase.pages import PAGE_BYTES_MAX, fitting, row_bytes
 from ...ltm.two_phase.views import refresh_of_entry
-from ..transaction import Intent
+from ..transaction import Intent, stands_twice
 from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
 from ..vms.cluster_client import ASKER, Asker
 from ..vms.groups import Group, changed_groups, groups_in_force
@@ -286,22 +286,28 @@ class CatalogBuilder:
                 )
 
     def _check_unique(self, before: Tables | None, tables: Tables, ts: int) -> _Making:
-        """By the rows: an index that is older may be in use already, but nobody has compared its entries."""
+        """By the entries of the index, which was ready before: rows that have the same values stand side by side."""
         for table, unique in _new_uniques(before, tables):
-            whole = tables.by_name[table.name].whole
-            seen: set[Row] = set()
-            start: bytes | None = table_range(table.id)[0]
+            rows = tables.by_name[table.name]
+            entries = rows.index_on(unique.columns)
+            assert entries is not None and entries.index.ready, "it is made before the condition"
+            last_prefix, seen = b"", set[Row]()
+            start: bytes | None = table_range(entries.index.id)[0]
             while start is not None:
-                found, last = yield from self._stored_page(table.id, start, ts)
-                for _, _, row in found:
-                    values = tuple(whole(row)[position] for position in unique.columns)
+                found, last = yield from self._stored_page(entries.index.id, start, ts)
+                keys = tuple(cast(bytes, entry[0]) for _, _, entry in found)
+                read = cast(RowsAt, (yield ReadAt(0, ts, keys)))
+                for _, row in read.rows:
+                    assert row is not None, "an entry at S has a row at S"
+                    whole = rows.whole(row)
+                    values = tuple(whole[position] for position in unique.columns)
                     if None in values:
                         continue
+                    prefix = entries.codec.prefix_of(whole)
+                    if prefix != last_prefix:
+                        last_prefix, seen = prefix, set()
                     if values in seen:
-                        raise IntegrityError(
-                            f"cannot make index {unique.name!r} unique: {', '.join(map(repr, values))} stands twice",
-                            hint="remove the duplicates first",
-                        )
+                        raise stands_twice(unique, values)
                     seen.add(values)
                 start = None if last is None else last + b"\0"
 
@@ -583,9 +589,11 @@ def _only_adds(before: Catalog, after: Catalog) -> bool:
 
 
 def _taken_back(before: Catalog, after: Catalog) -> Catalog:
-    """Without what is unfinished: its cells go like those of something that was dropped."""
+    """Without what is unfinished, and what was made on the way to it: its cells go like those of something that was
+    dropped."""
+    left = before.without_unused()
     gone = set(_ids(after)) - set(_ids(before))
-    return replace(before, version=after.version + 1, next_id=after.next_id, dropped=(*before.dropped, *sorted(gone)))
+    return replace(left, version=after.version + 1, next_id=after.next_id, dropped=(*left.dropped, *sorted(gone)))
 
 
 def _ids(catalog: Catalog) -> Iterable[int]:

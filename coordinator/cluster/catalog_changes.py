@@ -22,7 +22,7 @@ from ...changetables.algebra import scans
 from ...changetables.errors import Error, OperationalError, ProgrammingError, UnsupportedView
 from ...changetables.keeping import Kept, keep
 from ...changetables.plan import needed_indexes
-from ...changetables.schema import Index
+from ...changetables.schema import Index, Table, Unique
 from ...ltm.catalog import SYNC, Catalog, Earlier, View
 from ...ltm.cluster.catalogs import Stored, pack_catalog, tables_of
 from ...ltm.cluster.messages import (
@@ -33,8 +33,9 @@ from ...ltm.cluster.messages import (
     ChangeCatalog,
     FetchCatalog,
 )
-from ...ltm.tables import Planned, Tables
+from ...ltm.tables import Planned, TableRows, Tables, ViewRows
 from ...ltm.versions import Horizon
+from ..ports import CatalogMoved
 
 #: Switches of a view that are remembered for those who follow its changes.
 EARLIER_MAX = 8
@@ -95,13 +96,47 @@ def once(change: Callable[[Catalog], Catalog]) -> Next:
 # --- indexes ---
 
 
-def indexing(owner: str, columns: tuple[int, ...], name: str = "", for_views: bool = False) -> Next:
+def indexing(owner: Table, columns: tuple[int, ...], name: str = "") -> Next:
     def next_catalog(tables: Tables, made: int) -> Catalog | None:
-        if tables.source(owner).index_on(columns) is not None:
+        if _same(tables, owner, columns).index_on(columns) is not None:
             return None
-        return _with_indexes(tables.catalog, [(owner, columns)], name, for_views)
+        _check_free(tables, name)
+        return _with_indexes(tables.catalog, [(owner.name, columns)], name, for_views=False)
 
     return next_catalog
+
+
+def making_unique(owner: Table, unique: Unique) -> Next:
+    """First an index as for views, if there is none: it becomes the user's own with the condition, which the leader
+    checks. If it does not come to that, nobody needs it (`Catalog.without_unused`), and there is none of that name."""
+
+    def next_catalog(tables: Tables, made: int) -> Catalog | None:
+        rows = _same(tables, owner, unique.columns)
+        if made and unique in rows.table.uniques:
+            return None
+        _check_free(tables, unique.name)
+        entries = rows.index_on(unique.columns)
+        if entries is None:
+            return _with_indexes(tables.catalog, [(owner.name, unique.columns)])
+        if not entries.index.for_views:
+            raise CatalogMoved
+        return tables.catalog.with_unique(owner.name, entries.index, unique)
+
+    return next_catalog
+
+
+def _same(tables: Tables, owner: Table, columns: tuple[int, ...]) -> TableRows | ViewRows:
+    """A table or view as it is now. CatalogMoved if columns of it are not what they were when somebody looked."""
+    now = tables.by_id.get(owner.id) or tables.views_by_id.get(owner.id)
+    if now is None or any(now.table.columns[place].dropped for place in columns):
+        raise CatalogMoved
+    return now
+
+
+def _check_free(tables: Tables, name: str) -> None:
+    """CatalogMoved if an index has that name by now."""
+    if name and any(index.name == name for table in tables.catalog.tables.values() for index in table.indexes):
+        raise CatalogMoved
 
 
 def _with_indexes(

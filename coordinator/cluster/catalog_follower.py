@@ -19,6 +19,7 @@ from ...ltm.cluster.messages import OTHER_BASE, UNFINISHED, CatalogChanged, Cata
 from ...ltm.tables import Tables
 from ...ltm.versions import Horizon
 from ..ports import CatalogMoved
+from ..vms.groups import ids_in_force
 from ..vms.step_rows import STEPS, STEPS_ID, TABLE
 from .catalog_changes import Next, changing, raise_failed
 from .requests import Requests
@@ -41,6 +42,8 @@ class CatalogFollower:
         self._lock = threading.Lock()
         #: The version in ZooKeeper, 0 if there is none yet, and what is known of it.
         self._known: tuple[int, Tables] | None = None
+        #: Whether what that one has is being made.
+        self._unfinished = False
         #: The thread that changes it, and which one it changes.
         self._changing = threading.Lock()
         self._changing_thread = 0
@@ -71,6 +74,14 @@ class CatalogFollower:
             self._fetch(-1)
         return self._now()[0] == version
 
+    def holds(self, tables: Tables, version: int) -> bool:
+        """Whether these are the tables of that version; if not, the newest ones are fetched."""
+        if self._changing_thread == threading.get_ident():
+            if self._base[0] != version:
+                raise CatalogMoved
+            return True
+        return self.reach(version) and self._now()[1] is tables
+
     def follow(self) -> None:
         """Wait for the next one, but not for long."""
         give_up = time.monotonic() + FOLLOW_MS_MAX / 1000
@@ -92,7 +103,12 @@ class CatalogFollower:
                 stored = unpack_catalog(found.data)
                 mine = {name: table for name, table in stored.tables.items() if name != STEPS}
                 before = None if known is None else known[1]
-                self._known = known = found.version, Tables(replace(stored, tables=mine), Horizon(), before)
+                tables = Tables(replace(stored, tables=mine), Horizon(), before)
+                if found.stored:
+                    node = Stored.unpack(found.stored)
+                    tables.group_ids = ids_in_force(node)
+                    self._unfinished = node.unfinished
+                self._known = known = found.version, tables
                 self._requests.ids = (STEPS_ID, *known[1].versions)
             return known
 
@@ -101,13 +117,22 @@ class CatalogFollower:
     def __enter__(self) -> CatalogFollower:
         self._changing.acquire()
         try:
-            self.newest()
-            self._base = self._now()
+            self._base = self._finished()
         except BaseException:
             self._changing.release()
             raise
         self._changing_thread = threading.get_ident()
         return self
+
+    def _finished(self) -> tuple[int, Tables]:
+        """The newest catalog, when nothing of it is being made: nobody changes it before."""
+        self.newest()
+        give_up = time.monotonic() + CHANGE_MS_MAX / 1000
+        while self._unfinished:
+            if time.monotonic() > give_up:
+                raise CatalogMoved
+            self.follow()
+        return self._now()
 
     def __exit__(self, *_: object) -> None:
         self._changing_thread = 0
@@ -121,7 +146,7 @@ class CatalogFollower:
         give_up = time.monotonic() + CHANGE_MS_MAX / 1000
         answer = self._requests.ask(ChangeCatalog(new_number(), version, pack_catalog(stored)), CatalogChanged, give_up)
         if answer.error in (OTHER_BASE, UNFINISHED):
-            raise CatalogMoved("another process changes tables and views, too", hint="try again")
+            raise CatalogMoved
         if answer.error:
             raise OperationalError(f"the catalog was not changed: {answer.error}", hint="try again")
         self._finish(answer.version)
@@ -130,6 +155,7 @@ class CatalogFollower:
     def _finish(self, version: int) -> None:
         """Wait until what it began is done. Raises why it was taken back: then the catalog is the one after it."""
         above_version = version - 1
+        give_up = time.monotonic() + CHANGE_MS_MAX / 1000
         while True:
             told = self._requests.ask(FetchCatalog(0, above_version), CatalogIs, time.monotonic() + FETCH_MS_MAX / 1000)
             stored = Stored.unpack(told.stored)
@@ -137,6 +163,11 @@ class CatalogFollower:
                 self._base = self._adopt(told)
                 raise_failed(stored, {version})
                 return
+            if time.monotonic() > give_up:
+                raise Unavailable(
+                    "the catalog was changed, but steps of deferred views that it concerns do not end",
+                    hint="it is finished when they do; see whether view managers run",
+                )
             above_version = max(above_version, told.version)
 
     def carry_out(self, next_catalog: Next) -> None:

@@ -19,6 +19,7 @@ from ...changetables.errors import OperationalError, ProgrammingError
 from ...changetables.plan import Contribution
 from ...ltm.tables import TableRows, ViewRows
 from ...ltm.two_phase.messages import ChangedRow, Place, RefreshedRow
+from ..ports import Switched
 from ..shown import Change, Part, Sources, shown_at_start, too_young
 from ..table_feed import signed_rows
 from .reader import ClusterReader
@@ -97,11 +98,14 @@ class ClusterFeed:
 
     def round(self) -> Iterator[Change]:
         """What changed until now. Afterwards `ts` is there."""
-        view, at = self._now()
+        try:
+            view, at = self._now()
+        except Switched:
+            return  # it can be told when that is done
         if at <= self.ts:
             return
         if not all(each.view.ready_ts for each in (view, *view.values)):
-            return  # it is just being switched: it can be told when that is done
+            return  # as above
         created_ts = _created_ts(view)
         if self.ts < created_ts:
             raise too_young(self._name, created_ts, self.ts)

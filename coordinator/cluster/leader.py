@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...changetables.errors import Error, ProgrammingError
+from ...changetables.errors import ProgrammingError
 from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.cluster.keeper import Keeper
@@ -616,8 +616,8 @@ class Leader:
             return UNFINISHED
         try:
             version = tables_of(change.data).catalog.version
-        except Error as error:
-            return f"the catalog cannot be used: {error}"
+        except Exception as error:  # whatever it is, it is wrong with what came from outside
+            return f"the catalog cannot be used: {error!r}"
         return "" if version > change.base_version else "the version of a new catalog is higher than the one before"
 
     def _next_catalog(self, ranges: RangeMap) -> tuple[RangeMap, Stored]:

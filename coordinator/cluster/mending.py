@@ -22,7 +22,7 @@ from ...ltm.two_phase.messages import NewRow
 from ..two_phase.attempt import entries_of
 from ..two_phase.messages import Submit
 from ..verify import LIMITS, Limits, Outcome, Progress, Repair, Snapshot
-from ..vms.groups import group_keys
+from ..vms.groups import group_key
 from ..vms.step_rows import STEPS, repaired, repaired_key, step_key
 from .engine import ClusterEngine
 from .reader import ClusterReader
@@ -93,7 +93,7 @@ class ClusterRepair(Repair):
         requests, view_id = self._engine.requests, view.view.id
         seen = [repaired_key(view_id)]
         if view.view.deferred:
-            seen.append(step_key(group_keys(snapshot.tables)[view.view.name]))
+            seen.append(step_key(group_key(snapshot.tables, view.view.name)))
         read = requests.read(0, seen)
         if read.rows[0][0] > max(snapshot.at, self._committed.get(view_id, 0)):
             raise RepairedMeanwhile(

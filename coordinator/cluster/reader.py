@@ -13,13 +13,15 @@ from typing import Protocol, TypeVar, cast
 
 from ...changetables.keys import prefix_stop
 from ...changetables.types import Row
+from ...ltm.catalog import View
 from ...ltm.fair_lock import FairLock
 from ...ltm.reading import NEWEST, Reader, ReadHorizon
 from ...ltm.tables import Tables, ViewRows
 from ...ltm.two_phase.messages import KeyRange
 from ...ltm.two_phase.pages import rest_of, row_bytes
 from ...ltm.versions import IndexVersions, TableVersions
-from ..vms.groups import group_keys
+from ..ports import GroupMoved, Switched
+from ..vms.groups import group_key
 from ..vms.step_rows import watermark_key, watermark_of
 from .requests import Requests
 
@@ -55,6 +57,10 @@ class FollowsCatalog(Protocol):
     def reach(self, version: int) -> bool:
         """Whether that is the version that is known now. Whoever reads by another one may look into an index that has
         not all entries any more."""
+
+    def holds(self, tables: Tables, version: int) -> bool:
+        """Whether these are the tables of that version; if not, the newest ones are fetched. CatalogMoved: who changes
+        the catalog has only those that he changes."""
 
 
 class _Fetched:
@@ -123,14 +129,17 @@ class ClusterHorizon:
 class _Watermark(ClusterHorizon):
     """Of a deferred view: what its group has published."""
 
-    def __init__(self, reader: ClusterReader, group: int, pins: dict[int, int]) -> None:
+    def __init__(self, reader: ClusterReader, view: View, pins: dict[int, int]) -> None:
         super().__init__(reader)
-        self._group = group
+        self._view = view
         self.pins = pins
 
     @property
     def durable_ts(self) -> int:
-        return self._reader.watermark(self._group)
+        try:
+            return self._reader.watermark(self._view)
+        except GroupMoved as error:
+            raise Switched(error.message, hint=error.hint) from None
 
 
 class ClusterReader(Reader):
@@ -161,11 +170,24 @@ class ClusterReader(Reader):
     def horizon_of(self, view: ViewRows) -> ReadHorizon:
         if not view.view.deferred:
             return self.horizon
-        return _Watermark(self, group_keys(self.tables)[view.view.name], self.horizon.pins)
+        return _Watermark(self, view.view, self.horizon.pins)
 
-    def watermark(self, group: int) -> int:
-        """The published one."""
-        return watermark_of(self._requests.read(0, (watermark_key(group),)).rows[0][1])
+    def watermark(self, view: View) -> int:
+        """Of a deferred view: what its group, by the catalog of the moment at which that is read, has published."""
+        while True:
+            tables = self.tables
+            now = tables.views_by_id.get(view.id)
+            if now is None or not now.view.deferred:
+                raise GroupMoved(view.name)
+            try:
+                key = watermark_key(group_key(tables, view.name))
+            except Switched:
+                if self.newest_tables() is tables:
+                    raise
+                continue
+            found = self._requests.read(0, (key,))
+            if self._catalogs.holds(tables, found.catalog_version):
+                return watermark_of(found.rows[0][1])
 
     # -- rows
 

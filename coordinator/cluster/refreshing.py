@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead
 from ...changetables.evaluators.choice import ROWS
-from ...ltm.tables import Tables
+from ...ltm.tables import Tables, ViewRows
 from ..hot_groups import HotGroups
 from ..ports import GroupMoved
 from ..refresher import GroupStatus
 from ..transaction import ANY, Intent
 from ..two_phase.messages import Submit
 from ..vms.cluster_messages import GroupIs, ManagerIs, WantGroup
-from ..vms.groups import Group, group_keys, groups_of
+from ..vms.groups import Group, group_key, groups_of
 from ..vms.managers import ViewManagerStatus
 from ..vms.scheduler import Cost, Schedule
 from ..vms.step_rows import STEPS, manager_of, withdrawn, withdrawn_key, withdrawn_range
@@ -39,7 +39,7 @@ class ClusterRefreshing:
         self.hot_groups = HotGroups()
 
     def watermark(self, name: str) -> int:
-        return self._reader.watermark(_group_key(self._reader.tables, name))
+        return self._reader.watermark(_deferred(self._reader.tables, name).view)
 
     def wait_for(self, name: str, wanted_ts: int, timeout_ms: float, evaluator: str | None = None) -> int:
         if evaluator not in (None, ROWS):
@@ -69,7 +69,10 @@ class ClusterRefreshing:
     @contextmanager
     def aligned(self, names: Sequence[str], timeout_ms: float) -> Iterator[int]:
         tables = self._reader.tables
-        deferred = {_group_key(tables, name): name for name in names if tables.views[name].view.deferred}
+        views = {name: tables.views.get(name) for name in names}
+        deferred = {
+            _group_key(tables, name): name for name, rows in views.items() if rows is None or rows.view.deferred
+        }
         if len(deferred) > 1:
             yield self._common(list(deferred.values()), timeout_ms)
             return
@@ -101,14 +104,14 @@ class ClusterRefreshing:
                 return wanted_ts
 
     def status(self, name: str) -> GroupStatus:
-        tables = self._reader.tables
-        key = _group_key(tables, name)
-        group = next(group for group in groups_of(tables) if group.key == key)
-        state = self._group(name, 0)
+        watermark, state = self.watermark(name), self._group(name, 0)
+        group = next((group for group in groups_of(self._reader.tables) if name in group.names), None)
+        if group is None:
+            raise GroupMoved(name)
         return GroupStatus(
             "failing" if state.failures else "live",
             group.names,
-            self._reader.watermark(key),
+            watermark,
             _schedule(group, state),
             0,
             0,
@@ -136,10 +139,15 @@ class _Failures:
 
 
 def _group_key(tables: Tables, name: str) -> int:
-    key = group_keys(tables).get(name)
-    if key is None:
+    _deferred(tables, name)
+    return group_key(tables, name)
+
+
+def _deferred(tables: Tables, name: str) -> ViewRows:
+    view = tables.views.get(name)
+    if view is None or not view.view.deferred:
         raise GroupMoved(name)
-    return key
+    return view
 
 
 def _schedule(group: Group, state: GroupIs) -> Schedule:

@@ -14,8 +14,11 @@ servers. The machines' `Keeper` does not need it: whatever it follows is read ag
 
 from __future__ import annotations
 
+import socket
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
@@ -31,7 +34,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, make_acl, make_digest_acl
@@ -57,6 +60,9 @@ _WATCHED = {
 _STATES = {KazooState.CONNECTED: zk.CONNECTED, KazooState.SUSPENDED: zk.SUSPENDED, KazooState.LOST: zk.LOST}
 
 
+#: A server that answers nothing for this part of a session's time is silent: there is time left for another one.
+SILENT_SHARE = 2 / 3
+
 #: Within the chroot, for a moment: whether this process may write there.
 _TRY = "/try"
 
@@ -72,6 +78,25 @@ class Login(NamedTuple):
 NOBODY = Login()
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Knows the connection, so that it can be cut. kazoo takes each request for a ping, and so does not notice a server
+    that is silent, or a network that swallows everything, as long as it is asked for something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._socket: socket.socket | None = None
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        self._socket = super().create_connection(*args, **kwargs)
+        return self._socket
+
+    def cut(self) -> None:
+        connection = self._socket
+        if connection is not None:
+            with suppress(OSError):  # it is gone already
+                connection.shutdown(socket.SHUT_RDWR)
+
+
 class ZooKeeper:
     def __init__(self, hosts: str, session_ms: int, login: Login = NOBODY) -> None:
         """`hosts` are "host:port,host:port/chroot"."""
@@ -82,16 +107,20 @@ class ZooKeeper:
         self.on_more: Callable[[], None] = lambda: None
         self._login = login
         self._acl = _acl_of(login)
-        self._client = self._make_client(self.hosts + self.chroot, session_ms)
+        self._handler = _Handler()
+        self._client = self._make_client(self.hosts + self.chroot, session_ms, self._handler)
         self._client.add_listener(self._state_changed)
         self._lock = Lock()
         self._state = ""
         #: Who has a session, as far as it was told; and the watch that kazoo calls for each.
         self._callers: dict[Hashable, Callable[[WatchedEvent], None]] = {}
         self._unanswered = 0
+        #: The last answer, or the first question after it.
+        self._heard_s = 0.0
+        self._silent_s = session_ms / 1000 * SILENT_SHARE
         self._queue: deque[tuple[Hashable, object]] = deque()
 
-    def _make_client(self, hosts: str, session_ms: int) -> KazooClient:
+    def _make_client(self, hosts: str, session_ms: int, handler: _Handler | None = None) -> KazooClient:
         user, password = self._login
         retry = KazooRetry(
             max_tries=-1, delay=RECONNECT_MS / 1000, backoff=1.5, max_jitter=0.3, max_delay=RECONNECT_MS_MAX / 1000
@@ -102,6 +131,7 @@ class ZooKeeper:
             default_acl=self._acl or None,
             auth_data=[("digest", f"{user}:{password}")] if user else None,
             connection_retry=retry,
+            handler=handler,
         )
 
     # -- for whoever sets up a process; these block
@@ -266,6 +296,7 @@ class ZooKeeper:
     def _answered(self, caller: Hashable, operation: zk.Operation, result: Any) -> None:
         with self._lock:
             self._unanswered -= 1
+            self._heard_s = time.monotonic()
         try:
             value, stat = _value_of(operation, result.get())
         except Exception as error:
@@ -281,8 +312,14 @@ class ZooKeeper:
             watch = self._callers.get(caller)
             state = self._state
             full = self._unanswered >= REQUESTS_MAX
+            now_s = time.monotonic()
+            silent = self._unanswered > 0 and now_s - self._heard_s > self._silent_s
+            if silent or not self._unanswered:
+                self._heard_s = now_s
             if watch is not None and state == zk.CONNECTED and not full:
                 self._unanswered += 1
+        if silent:
+            self._handler.cut()
         if watch is None or state in ("", zk.LOST):
             self._put(caller, zk.Answer(operation.request, error=zk.SESSION_EXPIRED))
         elif state == zk.SUSPENDED or full:

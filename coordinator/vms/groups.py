@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ...ltm.catalog import View
 from ...ltm.cluster.catalogs import Stored, tables_of
 from ...ltm.tables import TableRows, Tables, ViewRows
+from ..ports import Switched
 from .modes import Mode, quickest
 
 
@@ -156,6 +157,17 @@ def changed_groups(before: Tables | None, after: Tables) -> list[Group]:
     return [group for group in groups_of(after) if group.ids not in known]
 
 
+def ids_in_force(stored: Stored) -> dict[str, tuple[int, ...]]:
+    """As `group_ids`, of the newest catalog that is open, as it is read: while it is unfinished its views move as the
+    catalog before says, and one that begins to move with it cannot be read."""
+    opened = stored.opened
+    names = {} if not opened else {id: rows.view.name for id, rows in tables_of(opened[-1].data).views_by_id.items()}
+    found = {}
+    for each in groups_in_force(stored).values():
+        found.update({names[id]: each.group.ids for id in each.group.ids if id in names})
+    return found
+
+
 def group_ids(tables: Tables) -> dict[str, tuple[int, ...]]:
     """For each deferred view the ids of its whole group, hidden views included, as of these tables."""
     if tables.group_ids is None:
@@ -168,6 +180,14 @@ def group_keys(tables: Tables) -> dict[str, int]:
     if tables.group_keys is None:
         tables.group_keys = {name: ids[0] for name, ids in group_ids(tables).items()}
     return tables.group_keys
+
+
+def group_key(tables: Tables, name: str) -> int:
+    """Of a view that is deferred by these tables. Switched: it does not move yet."""
+    key = group_keys(tables).get(name)
+    if key is None:
+        raise Switched(f"view {name!r} is just becoming deferred", hint="try again in a moment")
+    return key
 
 
 def _of_users(rows: list[ViewRows]) -> list[View]:

@@ -16,6 +16,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from tests.sim import zookeeper as fake
 from tests.sim.process import Outputs
 from tests.sim.world import World
+from tests.tcp_proxy import TcpProxy
 from viewtide.changetables.errors import InterfaceError, OperationalError, Unavailable
 from viewtide.coordinator.cluster import zookeeper as real
 from viewtide.coordinator.cluster.directory import LTM, PROCESSES, Address
@@ -330,6 +331,29 @@ def test_two_callers_of_one_process_share_the_session(zookeeper_path: str) -> No
         assert others[1].stat.owner == session_of(caller)
     finally:
         caller.servers.stop()
+
+
+@pytest.mark.slow
+def test_a_silent_server_is_left_for_another_one_in_the_same_session(zookeeper_path: str) -> None:
+    """Also while it is asked for something all the time."""
+    hosts, _, path = zookeeper_path.partition("/")
+    with TcpProxy(hosts) as one, TcpProxy(hosts) as other:
+        caller = RealCaller(f"{one.address},{other.address}/{path}")
+        try:
+            before = session_of(connected(caller))
+            _, port = caller.servers._client._connection._socket.getpeername()
+            silent = one if one.address.endswith(f":{port}") else other
+
+            def is_elsewhere() -> bool:
+                caller.send(zk.Exists(0, "/"))
+                states = [message.state for message in caller.heard if isinstance(message, zk.Session)]
+                return states[-2:] == [zk.SUSPENDED, zk.CONNECTED]
+
+            with silent.holding_requests(), silent.holding_answers():
+                caller.wait(is_elsewhere)
+            assert session_of(caller) == before
+        finally:
+            caller.servers.stop()
 
 
 @pytest.mark.slow

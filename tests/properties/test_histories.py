@@ -409,7 +409,7 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@settings(max_examples=1_700, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1_500, suppress_health_check=list(HealthCheck))
 @given(gen.histories(on_disk=False))
 def test_histories_in_memory(history: gen.History) -> None:
     play(history, None)

@@ -241,7 +241,7 @@ def choose_any(now: Tables, random: Random) -> Next:
     if choice < 0.25:
         index = now.by_name["events"].index_on((2,))
         if index is None:
-            return indexing("events", (2,), "by cost")
+            return indexing(now.table("events"), (2,), "by cost")
         if not any(("events", (2,)) in view.needs for view in now.catalog.views.values()):
             return once(without_index)
     if views and choice < 0.45:
@@ -296,7 +296,7 @@ def choose_paged(now: Tables, random: Random) -> Next:
     choice = random.random()
     if choice < 0.25:
         if now.by_name["events"].index_on((2,)) is None:
-            return indexing("events", (2,), "by cost")
+            return indexing(now.table("events"), (2,), "by cost")
         if not any(("events", (2,)) in view.needs for view in now.catalog.views.values()):
             return once(without_index)
     if choice > 0.9:
@@ -314,7 +314,11 @@ def choose_table(now: Tables, random: Random) -> Next:
 def choose_view(now: Tables, random: Random) -> Next:
     """An index, and one view that changes its mode all the time."""
     if random.random() < 0.4:
-        return once(without_index) if now.by_name["events"].index_on((2,)) else indexing("events", (2,), "by cost")
+        return (
+            once(without_index)
+            if now.by_name["events"].index_on((2,))
+            else indexing(now.table("events"), (2,), "by cost")
+        )
     if "x_costs" not in now.views:
         return creating(definitions()["x_costs"])
     if random.random() < 0.2:

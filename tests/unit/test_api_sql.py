@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import viewtide as vt
+from viewtide.coordinator import build
 from viewtide.row_ids import COUNTER_BITS, RowIds
 from viewtide.sql_reads import EDGE_ROWS, PAGE_ROWS
 
@@ -1140,3 +1142,21 @@ def test_many_rows_in_one_text_cost_the_same_each(value: str) -> None:
 
     few, many = calls(50), calls(500)
     assert many < 10.5 * few
+
+
+def test_a_unique_index_that_a_crash_interrupts_is_no_plain_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = "CREATE UNIQUE INDEX IF NOT EXISTS ws ON e (w)"
+    with monkeypatch.context() as crash, vt.connect(tmp_path / "db") as db:
+        db.sql("CREATE TABLE e (id BIGINT PRIMARY KEY, w BIGINT)")
+        db.sql("INSERT INTO e VALUES (1, 1)")
+        crash.setattr(build, "_check_unique", Mock(side_effect=KeyboardInterrupt))
+        crash.setattr(build, "take_back", Mock())
+        with pytest.raises(KeyboardInterrupt):
+            db.sql(make)
+    with vt.connect(tmp_path / "db") as db:
+        assert db._table("e").indexes == () and db._table("e").uniques == ()
+        db.sql(make)
+        with pytest.raises(vt.IntegrityError):
+            db.sql("INSERT INTO e VALUES (2, 1)")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
-from viewtide.changetables.errors import ProgrammingError
+from viewtide.changetables.errors import DataError, ProgrammingError
+from viewtide.ltm import codec
 from viewtide.ltm.key_range import Hosting, Move, RangeMap, process_of
 
 
@@ -120,3 +122,11 @@ def test_a_new_leader_begins_a_term_with_its_first_epoch() -> None:
 def test_what_is_stored_is_the_same_map() -> None:
     ranges = three().begin_move(b"p", None, "c").host("a", "other/7")
     assert RangeMap.unpack(ranges.pack()) == ranges
+
+
+def test_a_map_of_another_version_is_refused_with_a_word() -> None:
+    known = cast("list[list[int]]", codec.unpack(RangeMap(1, (b"",), ("a",)).pack()))
+    for later in ([*known, 1], [*known[:-1], [*known[-1], 1, 2, 3]]):
+        with pytest.raises(DataError, match="no range map") as caught:
+            RangeMap.unpack(codec.pack(later))
+        assert "another version" in caught.value.hint
