@@ -107,8 +107,8 @@ class RunInAllModes(deferred_histories.Run):
     def _checkpoint(self) -> None:
         """LTMs make theirs when they like."""
 
-    def _transact(self, step: Sequence[Write]) -> None:
-        again(lambda: super(RunInAllModes, self)._transact(step))
+    def _transact(self, step: Sequence[Write]) -> int | None:
+        return again(lambda: super(RunInAllModes, self)._transact(step))
 
     def _act(self) -> None:
         again(lambda: super(RunInAllModes, self)._act())

@@ -294,7 +294,7 @@ class Run:
             for id_ in ids:
                 tx.update("p", id_, {"q": dice.choice((0, 1, 2, None)), "n": dice.choice(("a", "b"))})
                 tx.update("e", id_, {"g": dice.choice((0, 1, 2, 3)), "v": dice.choice((1, 2, 3))})
-        self._note()
+        self._note(tx.token.commit_ts)
         self.seen.writes_in_steps += 1
 
     # -- the history
@@ -308,8 +308,7 @@ class Run:
             # One after the other, or all in one transaction.
             for writes in [[write] for write in step] if self.rng.random() < 0.3 else [step]:
                 with self.writing:
-                    self._transact(writes)
-                    self._note()
+                    self._note(self._transact(writes))
             self._act()
             self._check()
         self._create(len(self.case.steps))
@@ -364,11 +363,14 @@ class Run:
         self.db.create_view(name, renamed(view.sql, below), refresh=mode, group=group)
         self.modes[name] = mode
 
-    def _transact(self, step: Sequence[Write]) -> None:
-        # What a view cannot hold is refused by the synchronous copy, and then never happened.
-        with contextlib.suppress(vt.DataError, vt.IntegrityError), self.db.transaction() as tx:
-            for write in step:
-                self._write(tx, write)
+    def _transact(self, step: Sequence[Write]) -> int | None:
+        """Its commit_ts. None: what a view cannot hold is refused by the synchronous copy, and then never happened."""
+        with contextlib.suppress(vt.DataError, vt.IntegrityError):
+            with self.db.transaction() as tx:
+                for write in step:
+                    self._write(tx, write)
+            return tx.token.commit_ts
+        return None
 
     def _write(self, tx: vt.Transaction, write: Write) -> None:
         operation, name, what, *changes = write
@@ -392,13 +394,14 @@ class Run:
             assert isinstance(changes[0], dict)
             tx.update(table.name, single, {part: value_of_text(kinds[part], text) for part, text in changes[0].items()})
 
-    def _note(self) -> None:
-        """What the model shows from now on."""
+    def _note(self, commit_ts: int | None = None) -> None:
+        """What the model shows from a commit on, or from now on. On a cluster a snapshot is later than the last commit,
+        and the watermark of a step may be between them."""
         with self.db.snapshot() as snapshot:
             state = {
                 name: bag(snapshot.view(f"{name}_sync").rows()) for name in self.views if f"{name}_sync" in self.modes
             }
-            self.history.append((snapshot.token.commit_ts, state))
+            self.history.append((commit_ts or snapshot.token.commit_ts, state))
 
     # -- what may happen at any time
 
