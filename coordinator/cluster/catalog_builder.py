@@ -38,6 +38,7 @@ from ...ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from ...ltm.two_phase.messages import COMMITTED, KeyRange, Refresh, TxId
 from ...ltm.two_phase.pages import PAGE_BYTES_MAX, fitting, row_bytes
 from ...ltm.two_phase.views import refresh_of_entry
+from ...ltm.versions import Horizon
 from ..transaction import Intent, stands_twice
 from ..two_phase.messages import Outcome, ReadAt, RowsAt, Submit
 from ..vms.cluster_client import ASKER, Asker
@@ -191,6 +192,7 @@ class CatalogBuilder:
         entry = stored.opened[-1]
         tables = tables_of(entry.data)
         before = tables_of(stored.opened[-2].data) if len(stored.opened) > 1 else None
+        indexed = _indexed(tables)
         certain = False
         while True:
             try:
@@ -203,7 +205,8 @@ class CatalogBuilder:
                 yield from self._check_unique(before, tables, entry.ts)
                 for rows in tables.views.values():
                     if not rows.view.ready_ts and (before is None or rows.view.id not in before.views_by_id):
-                        yield from self._contents(tables, rows, entry.ts)
+                        # The indexes of what it reads have their entries: those of deferred views just before it.
+                        yield from self._contents(indexed, indexed.views[rows.view.name], entry.ts)
                     if rows.view.deferred:
                         yield from self._entries_as_of(tables, rows, entry.ts)
             except Error as error:
@@ -561,14 +564,24 @@ def _new_uniques(before: Tables | None, after: Tables) -> list[tuple[Table, Uniq
 
 
 def _ready(catalog: Catalog, ts: int) -> Catalog:
+    made = _with_ready_indexes(catalog)
     views = {
-        name: replace(
-            view, ready_ts=view.ready_ts or ts, indexes=_all_ready(view.indexes), earlier=_ended(view.earlier, ts)
-        )
-        for name, view in catalog.views.items()
+        name: replace(view, ready_ts=view.ready_ts or ts, earlier=_ended(view.earlier, ts))
+        for name, view in made.views.items()
     }
+    return replace(made, version=catalog.version + 1, views=views)
+
+
+def _with_ready_indexes(catalog: Catalog) -> Catalog:
     tables = {name: replace(table, indexes=_all_ready(table.indexes)) for name, table in catalog.tables.items()}
-    return replace(catalog, version=catalog.version + 1, views=views, tables=tables)
+    views = {name: replace(view, indexes=_all_ready(view.indexes)) for name, view in catalog.views.items()}
+    return replace(catalog, tables=tables, views=views)
+
+
+def _indexed(tables: Tables) -> Tables:
+    """With plans that look into all indexes: by one that is not ready nothing is looked up."""
+    catalog = _with_ready_indexes(tables.catalog)
+    return tables if catalog == tables.catalog else Tables(catalog, Horizon(), tables)
 
 
 def _ended(earlier: tuple[Earlier, ...], ts: int) -> tuple[Earlier, ...]:

@@ -19,6 +19,9 @@ SAME = (
 )
 TOTALS = "SELECT product, SUM(cost) AS total FROM events GROUP BY product"
 ON_TOTALS = "SELECT t.product, p.id AS other, p.name FROM totals t LEFT JOIN products p ON p.price = t.total"
+#: The other way round: their first contents are made from products, and look into the index that is new with them.
+INTO_INNER = f"SELECT p.id, s.product FROM products p JOIN ({TOTALS}) s ON s.total = p.price"
+INTO_FOUND = "SELECT p.id, t.product FROM products p LEFT JOIN found t ON t.total = p.price"
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +111,19 @@ def test_a_view_that_is_there_gets_an_index_with_the_view_that_needs_it(db: vt.D
     totals.set_refresh("sync")
     write(db, random, 2)
     check(db, "totals")
+
+
+@pytest.mark.parametrize("sql", [INTO_INNER, INTO_FOUND])
+def test_the_first_contents_of_a_view_are_looked_up_in_an_index_that_is_new_with_it(db: vt.Database, sql: str) -> None:
+    found = db.create_view("found", TOTALS, refresh="manual")
+    random = Random(5)
+    write(db, random, 3)
+    view = db.create_view("into_it", sql, refresh="manual")
+    assert view.rows()
+    check(db, "found", "into_it")
+    for _ in range(2):
+        write(db, random, 3)
+        view.refresh()
+        check(db, "into_it")
+    db.drop_view("into_it")
+    db.drop_view(found.name)
