@@ -83,6 +83,9 @@ class Keeper:
         if not answer.error:
             assert isinstance(answer.value, tuple)
             self.children[path] = answer.value
+        elif answer.error == zk.NO_NODE:
+            self._await(path)
+            return
         self._read_done(path)
 
     def _data(self, path: str, answer: zk.Answer) -> None:
@@ -90,15 +93,20 @@ class Keeper:
             assert isinstance(answer.value, bytes) and answer.stat is not None
             self.nodes[path] = Node(answer.value, answer.stat)
         elif answer.error == zk.NO_NODE:
-            # Only `Exists` can wait for something to come.
-            self.ask(lambda number: zk.Exists(number, path, True), lambda exists: self._exists(path, exists))
+            self._await(path)
             return
         self._read_done(path)
+
+    def _await(self, path: str) -> None:
+        """It does not exist. Only `Exists` can wait for something to come."""
+        self.ask(lambda number: zk.Exists(number, path, True), lambda answer: self._exists(path, answer))
 
     def _exists(self, path: str, answer: zk.Answer) -> None:
         if not answer.error:
             if answer.value:
                 self._reading[path] = True
+            elif path in self.children:
+                self.children[path] = None
             else:
                 self.nodes[path] = None
         self._read_done(path)

@@ -78,13 +78,14 @@ class Cluster:
         self.to_zookeeper: dict[str, TcpProxy] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.client = ending.enter_context(closing(ClusterClient(self._hosts)))
+        # Nothing is there yet: it has to wait for the first LTM.
+        self._start("view-manager", VIEW_MANAGER, "tcp://127.0.0.1:0", "", self._hosts)
         for name in LTMS:
             socket = directory / f"{name}.socket"
             before = self.before[name] = ending.enter_context(TcpProxy(str(socket)))
             between = self.to_zookeeper[name] = ending.enter_context(TcpProxy(zookeeper))
             addresses = f'advertise = "tcp://{before.address}"\nclients = "tcp://127.0.0.1:0"'
             self._start("ltm", name, f"ipc://{socket}", addresses, between.address + self._path)
-        self._start("view-manager", VIEW_MANAGER, "tcp://127.0.0.1:0", "", self._hosts)
         wait_for("all processes", lambda: self.are_back(*LTMS) and VIEW_MANAGER in self.client.status().processes)
         #: Asks who leads. One for all questions: until those that are asked know where to answer, it takes a second.
         self._asking = ending.enter_context(self.client._asking())

@@ -22,6 +22,7 @@ from viewtide.coordinator.cluster import zookeeper as real
 from viewtide.coordinator.cluster.directory import LTM, PROCESSES, Address
 from viewtide.coordinator.cluster.roles import prepare_tree
 from viewtide.ltm.cluster import zk_messages as zk
+from viewtide.ltm.cluster.keeper import Keeper
 from viewtide.ltm.cluster.messages import MAP
 from viewtide.remote_cluster import serving
 
@@ -183,6 +184,40 @@ def test_nodes_are_created_read_changed_and_deleted(open_caller: Open) -> None:
     assert answer(caller, zk.Exists(0, "/a")).value is True
     assert answer(caller, zk.Delete(0, "/a/b")).error == ""
     assert answer(caller, zk.Exists(0, "/a/b"))[1:] == (False, "", None)
+
+
+def test_what_is_followed_is_found_when_it_comes(open_caller: Open) -> None:
+    """A process that begins before the first LTM finds nothing of what it follows."""
+    other, caller = open_caller(), open_caller()
+    keeper = Keeper(SESSION_MS, ("/data",), ("/names",))
+    heard = 0
+
+    def follow_until(until: Callable[[], bool]) -> None:
+        def is_so() -> bool:
+            nonlocal heard
+            new, heard = caller.heard[heard:], len(caller.heard)
+            for message in new:
+                keeper.receive(message)
+            send, keeper.send = keeper.send, []
+            for _, asked in send:
+                caller.send(asked)
+            return until()
+
+        caller.wait(is_so)
+
+    follow_until(lambda: keeper.connected and not keeper._reading)
+    assert keeper.nodes == {"/data": None} and keeper.children == {"/names": None}
+    answer(other, zk.Create(0, "/data", b"one"))
+    answer(other, zk.Create(0, "/names"))
+    follow_until(lambda: keeper.nodes["/data"] is not None and keeper.children["/names"] == ())
+    answer(other, zk.Create(0, "/names/a"))
+    follow_until(lambda: keeper.children["/names"] == ("a",))
+    answer(other, zk.Delete(0, "/names/a"))
+    answer(other, zk.Delete(0, "/names"))
+    follow_until(lambda: keeper.children["/names"] is None)
+    answer(other, zk.Create(0, "/names"))
+    follow_until(lambda: keeper.children["/names"] == ())
+    assert list(keeper.nodes) == ["/data"]
 
 
 def test_what_cannot_be_done_is_refused_by_name(open_caller: Open) -> None:
