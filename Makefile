@@ -5,9 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VENV ?= .venv
-# The first interpreter that is new enough.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
-	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+# The interpreter for .venv; without one, .ci/python.sh chooses.
+PYTHON ?=
 BIN := $(VENV)/bin
 # Test processes beside each other (pytest-xdist); 0 runs the tests in one process. `make test` has one more than the
 # two cores that it is meant for: some tests wait for servers and sessions (tests/schedule.py has who does what).
@@ -91,13 +90,9 @@ clean: ## remove the virtual environment and everything generated
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV_STAMP):
-	@if [ -z "$(PYTHON)" ]; then \
-		echo "Viewtide needs Python 3.11 or newer, and none was found. Install it (Debian: apt-get install python3)," \
-			"or name it: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; fi
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
-		"Viewtide needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=..." % v[:2])'
-	.ci/system-packages.sh venv $(PYTHON)
-	$(PYTHON) -m venv --clear $(VENV)
+	python="$$(.ci/python.sh "$(PYTHON)")"; \
+	.ci/system-packages.sh venv "$$python"; \
+	"$$python" -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet "setuptools>=77"
 	touch $@
 
