@@ -18,6 +18,7 @@ from .ltm.catalog import Catalog
 from .ltm.cluster.catalogs import pack_catalog, unpack_catalog
 from .ltm.stored_reading import StoredReader
 from .ltm.tables import TableRows, Tables, ViewRows
+from .reads import through_switches
 from .remote import RemoteDatabase
 from .stored import RowsInStore, found_source, is_one
 
@@ -55,6 +56,16 @@ class SharedStore:
         """The fields of a `ClusterPin`; None: it cannot be read there, or only as a whole and with many look-ups."""
         if self._place is None:
             return None
+        found = through_switches(lambda: self._pinned(name))
+        if found is None:
+            return None
+        at, tables, source = found
+        partials = source.view.partials if isinstance(source, ViewRows) else ()
+        self._engine.requests.await_stored(at, (source.table.id, *partials))
+        return at, tuple(self._place), pack_catalog(_needed(tables, source))
+
+    def _pinned(self, name: str) -> tuple[int, Tables, TableRows | ViewRows] | None:
+        """The newest timestamp at which it can be read, and the catalog of it."""
         ltm = self._engine.ltm
         while True:
             at = ltm.begin()
@@ -66,10 +77,7 @@ class SharedStore:
                 if source.view.deferred:
                     at = ltm.horizon_of(source).durable_ts
             if ltm.tables is tables:
-                break
-        partials = source.view.partials if isinstance(source, ViewRows) else ()
-        self._engine.requests.await_stored(at, (source.table.id, *partials))
-        return at, tuple(self._place), pack_catalog(_needed(tables, source))
+                return at, tables, source
 
 
 def _needed(tables: Tables, source: TableRows | ViewRows) -> Catalog:

@@ -304,12 +304,11 @@ class Database:
             columns = (*before.columns[:position], dropped, *before.columns[position + 1 :])
             # A condition on a column goes with it, as in PostgreSQL, and so does an index or a constraint that has it.
             checks = tuple(check for check in before.checks if position not in positions(check.condition))
-            uniques = tuple(unique for unique in before.uniques if position not in unique.columns)
 
             def change(catalog: Catalog) -> Catalog:
                 for index in indexes:
                     catalog = catalog.without_index(table, index)
-                after = replace(catalog.tables[table], columns=columns, checks=checks, uniques=uniques)
+                after = replace(catalog.tables[table], columns=columns, checks=checks)
                 return catalog.with_table(after)
 
             self._engine.change_catalog(change)

@@ -563,10 +563,11 @@ class AlignedSnapshot(Snapshot):
 
     def _align(self) -> None:
         while self._snapshot is None:
-            # What moves together is found by the catalog: it must be one from the beginning to the end.
+            # What moves together is found by the catalog: it must be one from the beginning to the end, and what this
+            # process knows of it may be from before.
             self._tables = self._ltm.newest_tables()
             with self._node.refresher.aligned(self._views, REFRESH_MS_MAX) as at:
-                if self._ltm.tables is not self._tables:
+                if self._ltm.newest_tables() is not self._tables:
                     continue
                 self._pinned = self._pin(self._reader, at)
                 self._marks = {

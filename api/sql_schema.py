@@ -208,9 +208,6 @@ def _position(table: Table, name: Name) -> int:
 def _without_index(catalog: Catalog, table: str, name: str) -> Catalog:
     owner = catalog.tables[table]
     index = next(index for index in owner.indexes if index_name(owner, index) == name)
-    uniques = tuple(unique for unique in owner.uniques if unique.columns != index.columns)
-    if uniques != owner.uniques:
-        catalog = catalog.with_table(replace(owner, uniques=uniques))
     return catalog.without_index(table, index)
 
 

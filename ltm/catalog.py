@@ -117,8 +117,11 @@ class Catalog:
         return self.with_table(replace(table, uniques=(*table.uniques, unique)))
 
     def without_index(self, name: str, index: Index) -> Catalog:
+        """Also without the constraint that it is for: there is none without its index."""
         owner = self.tables.get(name) or self.views[name]
         changed = replace(owner, indexes=tuple(other for other in owner.indexes if other.id != index.id))
+        if isinstance(changed, Table):
+            changed = replace(changed, uniques=tuple(each for each in changed.uniques if each.columns != index.columns))
         return self._with_owner(changed, dropped=(*self.dropped, index.id))
 
     def _with_owner(

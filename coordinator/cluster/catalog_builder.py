@@ -415,7 +415,7 @@ class CatalogBuilder:
     # -- groups
 
     def _final_steps(self, stored: Stored, ts: int) -> _Making:
-        """The scheduler makes them; nobody reads what they leave before all of them are there."""
+        """The scheduler makes them, each group on its own."""
         groups = [each.group for each in groups_in_force(stored).values() if each.final_ts]
         keys = tuple(watermark_key(group.key) for group in groups)
         give_up_ms = self._now_ms + HELD_MS_MAX

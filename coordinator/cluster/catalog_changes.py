@@ -99,7 +99,10 @@ def once(change: Callable[[Catalog], Catalog]) -> Next:
 def indexing(owner: Table, columns: tuple[int, ...], name: str = "") -> Next:
     def next_catalog(tables: Tables, made: int) -> Catalog | None:
         if _same(tables, owner, columns).index_on(columns) is not None:
-            return None
+            if made:
+                return None
+            # Somebody else's, under another name, or one that goes with a view.
+            raise CatalogMoved
         _check_free(tables, name)
         return _with_indexes(tables.catalog, [(owner.name, columns)], name, for_views=False)
 

@@ -26,6 +26,8 @@ from .requests import Requests
 
 #: A change of the catalog waits for all votes by earlier ones, perhaps until another LTM has taken over.
 CHANGE_MS_MAX = 60_000
+#: So long for what a change begins: steps of deferred views, and the contents of views and indexes.
+FINISH_MS_MAX = 60_000
 FETCH_MS_MAX = 20_000
 #: A coordinator answers earlier, also if there is nothing new.
 FOLLOW_MS_MAX = 3_000
@@ -127,10 +129,12 @@ class CatalogFollower:
     def _finished(self) -> tuple[int, Tables]:
         """The newest catalog, when nothing of it is being made: nobody changes it before."""
         self.newest()
-        give_up = time.monotonic() + CHANGE_MS_MAX / 1000
+        give_up = time.monotonic() + FINISH_MS_MAX / 1000
         while self._unfinished:
             if time.monotonic() > give_up:
-                raise CatalogMoved
+                raise Unavailable(
+                    "another change of tables and views is not finished", hint="see whether view managers run"
+                )
             self.follow()
         return self._now()
 
@@ -155,7 +159,7 @@ class CatalogFollower:
     def _finish(self, version: int) -> None:
         """Wait until what it began is done. Raises why it was taken back: then the catalog is the one after it."""
         above_version = version - 1
-        give_up = time.monotonic() + CHANGE_MS_MAX / 1000
+        give_up = time.monotonic() + FINISH_MS_MAX / 1000
         while True:
             told = self._requests.ask(FetchCatalog(0, above_version), CatalogIs, time.monotonic() + FETCH_MS_MAX / 1000)
             stored = Stored.unpack(told.stored)

@@ -1160,3 +1160,31 @@ def test_a_unique_index_that_a_crash_interrupts_is_no_plain_one(
         db.sql(make)
         with pytest.raises(vt.IntegrityError):
             db.sql("INSERT INTO e VALUES (2, 1)")
+
+
+def test_a_unique_index_that_is_interrupted_when_it_is_there_is_taken_back_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with vt.connect("memory:") as db:
+        db.sql("CREATE TABLE e (id BIGINT PRIMARY KEY, w BIGINT)")
+        db.sql("INSERT INTO e VALUES (1, 1)")
+        engine = db._engine
+        adopted = engine.on_catalog  # type: ignore[attr-defined]
+
+        def interrupted() -> None:
+            adopted()
+            if db._table("e").uniques:
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(engine, "on_catalog", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            db.sql("CREATE UNIQUE INDEX ws ON e (w)")
+        assert db._table("e").indexes == () and db._table("e").uniques == ()
+        db.sql("INSERT INTO e VALUES (2, 1)")
+        with pytest.raises(vt.IntegrityError, match="stands twice"):
+            db.sql("CREATE UNIQUE INDEX ws ON e (w)")
+        db.sql("DELETE FROM e WHERE id = 2")
+        db.sql("CREATE UNIQUE INDEX ws ON e (w)")
+        with pytest.raises(vt.IntegrityError):
+            db.sql("INSERT INTO e VALUES (2, 1)")

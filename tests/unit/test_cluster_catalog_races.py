@@ -229,6 +229,22 @@ def test_a_unique_index_whose_column_or_name_is_taken_meanwhile(
     assert db._table("e").uniques == ()
 
 
+def test_an_index_on_columns_that_have_another_one_meanwhile(
+    db: vt.Database, other: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is for a view becomes the user's own; of two of the users' own, the second is refused."""
+    db.create_table("p", {"id": int, "q": int}, key="id")
+    joined = "SELECT e.id, p.q FROM p JOIN e ON e.w = p.id"
+    before_changes(monkeypatch, db, lambda: (other.create_view("j", joined), None)[1])
+    db.sql("CREATE INDEX ws ON e (w)")
+    other.drop_view("j")
+    db._engine.ltm.newest_tables()
+    assert [(index.name, index.for_views) for index in db._table("e").indexes] == [("ws", False)]
+    before_changes(monkeypatch, db, lambda: (other.sql("CREATE INDEX theirs ON e (v)"), None)[1])
+    with pytest.raises(vt.ProgrammingError, match="has an index on v already"):
+        db.sql("CREATE INDEX vs ON e (v)")
+
+
 def test_a_catalog_that_cannot_be_compiled_is_refused(db: vt.Database) -> None:
     """Whoever leads goes on."""
     broken = Index(50, (7,), name="no such column")
@@ -331,10 +347,12 @@ def test_a_change_that_is_not_finished_is_not_waited_for_without_end(
     db.create_view("first", SUMS, refresh="manual", group="both")
     db.create_view("second", SUMS, refresh="manual", group="both")
     with unfinished(monkeypatch, "_watermarks"), monkeypatch.context() as patched:
-        patched.setattr(catalog_follower, "CHANGE_MS_MAX", 50)
+        patched.setattr(catalog_follower, "FINISH_MS_MAX", 50)
         with pytest.raises(vt.Unavailable, match=r"steps of deferred views .* do not end") as caught:
             db.drop_view("first")
         assert "view managers" in caught.value.hint
+        with pytest.raises(vt.Unavailable, match="another change of tables and views is not finished"):
+            other.drop_view("second")
     other.drop_view("second")
     assert db.views() == []
 
@@ -415,6 +433,34 @@ def test_a_snapshot_of_views_whose_group_is_being_divided(
         go_on.set()
         dropping.result()
         assert reading.result() == [2, 2]
+
+
+def test_a_snapshot_of_several_groups_one_of_which_is_divided_meanwhile(
+    db: vt.Database, other: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the scheduler is asked to move is found by a catalog that is over: it moved only a part of it."""
+    first = db.create_view("first", SUMS, refresh="manual")
+    db.create_view("second", SUMS.replace("SUM(v)", "SUM(w)"), refresh="manual")
+    db.create_view("both", "SELECT f.g, f.n, s.n AS m FROM first f JOIN second s ON f.g = s.g", refresh="manual")
+    third = db.create_view("third", SUMS, refresh="manual")
+    write(db, 1, 5)
+    first.refresh()
+    third.refresh()
+    write(db, 2, 7)
+    other._engine.ltm.newest_tables()
+    refresher = other._node.refresher
+    ask, jobs = refresher._group, [lambda: db.drop_view("both")]  # type: ignore[attr-defined]
+
+    def late(*given: object, **named: object) -> object:
+        if jobs:
+            jobs.pop()()
+        return ask(*given, **named)
+
+    monkeypatch.setattr(refresher, "_group", late)
+    names = ["first", "second", "third"]
+    with other.snapshot(views=names) as snapshot:
+        assert [snapshot.view(name).rows()[0].n for name in names] == [2, 2, 2]
+    assert not jobs
 
 
 def test_a_view_is_made_from_what_is_left_of_a_group_that_is_being_divided(
