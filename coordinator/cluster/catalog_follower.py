@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...changetables.errors import OperationalError, Unavailable
-from ...ltm.catalog import Catalog
+from ...ltm.catalog import Catalog, View
 from ...ltm.cluster.catalogs import Stored, pack_catalog, unpack_catalog
 from ...ltm.cluster.messages import OTHER_BASE, UNFINISHED, CatalogChanged, CatalogIs, ChangeCatalog, FetchCatalog
 from ...ltm.tables import Tables
 from ...ltm.versions import Horizon
 from ..ports import CatalogMoved
-from ..vms.groups import ids_in_force
+from ..vms.groups import group_ids, ids_in_force
 from ..vms.step_rows import STEPS, STEPS_ID, TABLE
 from .catalog_changes import Next, changing, raise_failed
 from .requests import Requests
@@ -76,13 +76,20 @@ class CatalogFollower:
             self._fetch(-1)
         return self._now()[0] == version
 
-    def holds(self, tables: Tables, version: int) -> bool:
-        """Whether these are the tables of that version; if not, the newest ones are fetched."""
-        if self._changing_thread == threading.get_ident():
-            if self._base[0] != version:
-                raise CatalogMoved
+    def moves_as(self, view: View, tables: Tables, version: int) -> bool:
+        """Whether a view moves with the same others by that version as by these tables; if not, the newest ones are
+        fetched. CatalogMoved: whoever changes the catalog has only those that he changes."""
+        if not self.reach(version):
+            return False
+        now = self._now()[1]
+        if now is tables:
             return True
-        return self.reach(version) and self._now()[1] is tables
+        found = now.views_by_id.get(view.id)
+        if found is not None and group_ids(now).get(found.view.name) == group_ids(tables).get(view.name):
+            return True
+        if self._changing_thread == threading.get_ident():
+            raise CatalogMoved
+        return False
 
     def follow(self) -> None:
         """Wait for the next one, but not for long."""

@@ -58,9 +58,9 @@ class FollowsCatalog(Protocol):
         """Whether that is the version that is known now. Whoever reads by another one may look into an index that has
         not all entries any more."""
 
-    def holds(self, tables: Tables, version: int) -> bool:
-        """Whether these are the tables of that version; if not, the newest ones are fetched. CatalogMoved: who changes
-        the catalog has only those that he changes."""
+    def moves_as(self, view: View, tables: Tables, version: int) -> bool:
+        """Whether a view moves with the same others by that version as by these tables; if not, the newest ones are
+        fetched. CatalogMoved: whoever changes the catalog has only those that he changes."""
 
 
 class _Fetched:
@@ -186,7 +186,7 @@ class ClusterReader(Reader):
                     raise
                 continue
             found = self._requests.read(0, (key,))
-            if self._catalogs.holds(tables, found.catalog_version):
+            if self._catalogs.moves_as(view, tables, found.catalog_version):
                 return watermark_of(found.rows[0][1])
 
     # -- rows

@@ -513,6 +513,27 @@ def test_whoever_uses_a_view_that_becomes_deferred_waits_until_it_is(
         switching.result()
 
 
+def test_whoever_makes_a_view_does_not_begin_again_for_changes_of_others(
+    db: vt.Database, other: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While what it is made from is refreshed."""
+    db.create_view("first", SUMS, refresh="manual")
+    write(db, 1, 5)
+    refresher = db._node.refresher
+    ask, wait_for = refresher._group, refresher.wait_for  # type: ignore[attr-defined]
+    begun: list[object] = []
+
+    def late(*given: object, **named: object) -> object:
+        other.create_table(f"t{len(other.tables())}", {"id": int}, key="id")
+        return ask(*given, **named)
+
+    monkeypatch.setattr(refresher, "_group", late)
+    monkeypatch.setattr(refresher, "wait_for", lambda *given: (begun.append(given), wait_for(*given))[1])
+    above = db.create_view("above", "SELECT s, COUNT(*) AS n FROM first GROUP BY s", refresh="manual")
+    assert len(begun) == 1 and len(other.tables()) > 1
+    assert [tuple(row.values()) for row in above.rows()] == [(1, 1)]
+
+
 def test_a_view_of_the_same_name_is_not_where_a_snapshot_reads(db: vt.Database, other: vt.Database) -> None:
     view = db.create_view("sums", SUMS, refresh="manual")
     write(db, 1, 5)
