@@ -110,6 +110,9 @@ class RunInAllModes(deferred_histories.Run):
     def _transact(self, step: Sequence[Write]) -> int | None:
         return again(lambda: super(RunInAllModes, self)._transact(step))
 
+    def _catch_up(self, name: str, token: vt.Token) -> None:
+        again(lambda: super(RunInAllModes, self)._catch_up(name, token))
+
     def _act(self) -> None:
         again(lambda: super(RunInAllModes, self)._act())
 

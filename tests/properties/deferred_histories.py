@@ -315,7 +315,7 @@ class Run:
         token = self._token()
         for name, mode in self.modes.items():
             if mode != "sync":
-                self.db.view(name).rows(at_least=token)
+                self._catch_up(name, token)
         self._check()
         assert all(mark >= token.commit_ts for mark in self.watermarks.values())
         for name in self.views:
@@ -326,6 +326,9 @@ class Run:
     def _token(self) -> vt.Token:
         with self.db.snapshot() as snapshot:
             return snapshot.token
+
+    def _catch_up(self, name: str, token: vt.Token) -> None:
+        self.db.view(name).rows(at_least=token)
 
     def _create(self, number: int) -> None:
         last = number == len(self.case.steps)
