@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedWriter, FileIO, TextIOWrapper
@@ -30,6 +28,8 @@ WRITERS_MAX = 64
 #: Rows of one result that `viewtide sql` prints unless told otherwise. As JSON it prints all: a program reads it.
 ROWS_SHOWN = 1_000
 EXIT_FAILED = 1
+#: What hints call by the names of Python's arguments.
+OPTIONS = {"keys": "--keys", "server_key": "--server-key", "allowed": "--allowed", "insecure": "--insecure"}
 #: What a shell reports for a program that Ctrl-C has ended.
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
@@ -416,7 +416,8 @@ def _key_directory(directory: Path, as_json: bool) -> KeyDirectory:
 PROCESS_HELP = (
     "Run a process of a cluster in the foreground, until SIGTERM or Ctrl-C.\n\n"
     "The configuration is a TOML file; --example prints one with all keys and their meanings. Log lines are JSON, on "
-    "the standard error. The exit code is 69 if another process has taken its name, 70 after a defect."
+    "the standard error. The exit code is 65 if what it read is damaged, 69 if another process has taken its name, 70 "
+    "after a defect."
 )
 ConfigPath = Annotated[
     Path | None, typer.Option("--config", help="The configuration, a TOML file.", show_default=False)
@@ -446,7 +447,7 @@ def _run_process(role: str, config: Path | None, example: bool) -> None:
         return
     if config is None:
         raise typer.BadParameter("name a configuration, or print one with --example", param_hint="'--config'")
-    with _ended_properly():
+    with _ended_properly(has_options=False):
         settings = load_config(config)
         try:
             from .cluster_process import run_process
@@ -601,9 +602,10 @@ def _check_new(directory: Path) -> None:
 
 
 @contextmanager
-def _ended_properly(terminated: int = EXIT_INTERRUPTED) -> Iterator[None]:
+def _ended_properly(terminated: int = EXIT_INTERRUPTED, *, has_options: bool = True) -> Iterator[None]:
     """Errors become a message and an exit code. An end from outside cleans up as Ctrl-C does: no process and no
-    temporary directory stays behind. `terminated`: the exit code after SIGTERM, 0 for what runs until then."""
+    temporary directory stays behind. `terminated`: the exit code after SIGTERM, 0 for what runs until then.
+    `has_options`: OPTIONS are the command's, not keys of a configuration."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(signum)
@@ -619,11 +621,18 @@ def _ended_properly(terminated: int = EXIT_INTERRUPTED) -> Iterator[None]:
         typer.echo("stopped", err=True)
         raise typer.Exit(terminated if ended.args == (signal.SIGTERM,) else EXIT_INTERRUPTED) from None
     except Error as error:
-        typer.echo(f"viewtide: {error}", err=True)
+        typer.echo(f"viewtide: {_with_options(str(error)) if has_options else error}", err=True)
         raise typer.Exit(EXIT_FAILED) from error
     finally:
         for ending, handler in before.items():
             signal.signal(ending, handler)
+
+
+def _with_options(text: str) -> str:
+    """Arguments of Python that a message names, by the names that they have here."""
+    for argument, option in OPTIONS.items():
+        text = text.replace(f"`{argument}`", option)
+    return text
 
 
 class _OutputError(OSError):
@@ -665,16 +674,8 @@ def _told_of_output() -> Iterator[None]:
         sys.exit(EXIT_FAILED)
 
 
-def _silence_kazoo() -> None:
-    """The library for ZooKeeper tells of every attempt to connect, and of a path that is missing: the error at the end
-    says it in one line. Where logs are kept (`viewtide ltm`), they have all of it."""
-    logging.getLogger("kazoo").addHandler(logging.NullHandler())
-    warnings.filterwarnings("ignore", "No chroot path exists", UserWarning)
-
-
 def main() -> None:
     """The program `viewtide`."""
-    _silence_kazoo()
     with _told_of_output():
         app(prog_name="viewtide")
 

@@ -40,5 +40,3 @@ def log_as_json(process: str, level: str, out: TextIO = sys.stderr) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    # It tells of every connection and ping; what matters is logged as the machines see it.
-    logging.getLogger("kazoo").setLevel(logging.WARNING)

@@ -24,6 +24,11 @@ def name_of(target: object) -> str:
         )
     if name == ":memory:":
         raise InterfaceError("':memory:' is SQLite's word", hint=f"use {MEMORY!r} for a private database in memory")
+    if target == "memory" and not os.path.isdir(name):
+        raise InterfaceError(
+            f"'memory' would be a new directory, and {MEMORY!r} is a private database in memory",
+            hint=f"write {MEMORY!r}, or './memory' for a directory of that name",
+        )
     return name
 
 

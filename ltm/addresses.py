@@ -55,7 +55,7 @@ def check_plaintext(address: Address) -> None:
     if not address.stays_here:
         raise InterfaceError(
             f"without keys, {address.text} would be open to everybody on the network",
-            hint="make keys with `viewtide keys new`, or say that it is meant (insecure)",
+            hint="make keys with `viewtide keys new`, or say that it is meant: `insecure`",
         )
 
 

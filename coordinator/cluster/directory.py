@@ -67,6 +67,8 @@ class Directory:
         self.life = 0
         self._wants_life = False
         self._asking_life = False
+        #: Whether there is nothing of a cluster yet: the first LTM makes it.
+        self.is_early = False
 
     @property
     def connected(self) -> bool:
@@ -96,7 +98,8 @@ class Directory:
             keeper.connect()
         elif keeper.connected:
             self._register()
-            self._ask_life()
+            if not self.is_early:  # else the next tick does: each answer would be another question
+                self._ask_life()
             self._follow()
 
     # -- this process
@@ -165,7 +168,9 @@ class Directory:
     def _new_id(self, answer: zk.Answer) -> None:
         if answer.stat is None:
             self._asking_life = False
+            self.is_early = answer.error == zk.NO_NODE
             return
+        self.is_early = False
         data = str(answer.stat.version).encode()
         self.keeper.ask(lambda number: zk.Create(number, self._life_path, data), self._made_id)
 

@@ -227,6 +227,7 @@ class Process:
         self._known: dict[str, Address] = {}
         self._next_ltm = 0
         self._next_life_ms = 0
+        self._told_early = False
         self._story: deque[tuple[str, str, object]] = deque(maxlen=STORY_EVENTS)
         self._woken = Event()
         self._stopping = False
@@ -601,6 +602,9 @@ class Process:
 
     def _own_timer(self, token: object) -> None:
         if token == "tick":
+            if self.directory.is_early and not self._told_early:
+                self._told_early = True
+                _log.info("waits for the first LTM of the cluster")
             self.directory.tick(self._clock())
             self._set_timer(self._clock() + TICK_MS, None, token)
             return

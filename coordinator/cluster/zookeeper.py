@@ -14,6 +14,7 @@ servers. The machines' `Keeper` does not need it: whatever it follows is read ag
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections import deque
@@ -34,7 +35,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, make_acl, make_digest_acl
@@ -46,6 +47,8 @@ from ...ltm.cluster import zk_messages as zk
 REQUESTS_MAX = 10_000
 #: How long the first connection may take.
 START_MS_MAX = 15_000
+#: After this long without one, the log says that it is waited for.
+TOLD_AFTER_MS = 1_000
 #: A connection that broke is tried again after the first of these, which grows up to the second: both well below a
 #: session's time, because the session is lost unless one attempt succeeds within it.
 RECONNECT_MS = 30
@@ -59,6 +62,18 @@ _WATCHED = {
 }
 _STATES = {KazooState.CONNECTED: zk.CONNECTED, KazooState.SUSPENDED: zk.SUSPENDED, KazooState.LOST: zk.LOST}
 
+
+#: What a process logs when its connection changes, after the first one.
+_TOLD = {
+    zk.CONNECTED: (logging.INFO, "is connected with ZooKeeper at %s again"),
+    zk.SUSPENDED: (logging.WARNING, "the connection with ZooKeeper at %s is gone: it is tried again"),
+    zk.LOST: (logging.WARNING, "the session with ZooKeeper at %s has ended"),
+}
+
+_log = logging.getLogger("viewtide.zookeeper")
+#: kazoo warns of every attempt to connect, some four a second. What matters of it is told here, or by an error.
+_kazoo_log = logging.getLogger("viewtide.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
 
 #: A server that answers nothing for this part of a session's time is silent: there is time left for another one.
 SILENT_SHARE = 2 / 3
@@ -132,25 +147,35 @@ class ZooKeeper:
             auth_data=[("digest", f"{user}:{password}")] if user else None,
             connection_retry=retry,
             handler=handler,
+            logger=_kazoo_log,
         )
 
     # -- for whoever sets up a process; these block
 
     def start(self, timeout_ms: int = START_MS_MAX, *, create: bool = True) -> None:
         """Connect for the first time, and create the chroot if it is missing, unless told otherwise."""
-        try:
-            if self.chroot and create:
-                self._create_chroot(timeout_ms)
-            self._client.start(timeout_ms / 1000)
-        except KazooTimeoutError as error:
+        if self.chroot and create:
+            self._create_chroot(timeout_ms)
+        self._start(self._client, timeout_ms)
+
+    def _start(self, client: KazooClient, timeout_ms: int) -> None:
+        """As kazoo's own `start`, which says nothing while it waits, and warns of a chroot that is missing."""
+        connected = client.start_async()
+        told_after_ms = min(TOLD_AFTER_MS, timeout_ms)
+        if not connected.wait(told_after_ms / 1000):
+            _log.info("ZooKeeper at %s cannot be reached yet", self.hosts)
+            connected.wait((timeout_ms - told_after_ms) / 1000)
+        if not client.connected:
+            client.stop()
+            client.close()
             raise Unavailable(
                 f"ZooKeeper at {self.hosts} did not answer within {timeout_ms} ms", hint="check address and servers"
-            ) from error
+            )
 
     def _create_chroot(self, timeout_ms: int) -> None:
         client = self._make_client(self.hosts, timeout_ms)
         try:
-            client.start(timeout_ms / 1000)
+            self._start(client, timeout_ms)
             client.ensure_path(self.chroot)
             self._let_others_read(client, self.chroot)
             self._check_writable(client)
@@ -278,13 +303,16 @@ class ZooKeeper:
 
     def _state_changed(self, state: str) -> None:
         with self._lock:
-            self._state = _STATES[state]
+            before, self._state = self._state, _STATES[state]
             told = zk.Session(self._state, self._session())
             for caller in self._callers:
                 self._queue.append((caller, told))
             if self._state == zk.LOST:
                 # Whoever wants the next session says so.
                 self._callers.clear()
+        if before:
+            level, text = _TOLD[_STATES[state]]
+            _log.log(level, text, self.hosts)
         self.on_more()
 
     def _watched(self, caller: Hashable, event: WatchedEvent) -> None:

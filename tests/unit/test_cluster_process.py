@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import count
@@ -267,6 +268,8 @@ class FakeTree:
                 names = sorted(each.rpartition("/")[2] for each in self.nodes if each.startswith(path + "/"))
                 return zk.Answer(request, tuple(names))
             case zk.Set(request, path, data):
+                if path not in self.nodes:
+                    return zk.Answer(request, error=zk.NO_NODE)
                 self.nodes[path] = (data, self.nodes[path][1], self.nodes[path][2] + 1)
                 return zk.Answer(request, None, "", self._stat(path))
             case zk.Create(request, path, data, ephemeral):
@@ -311,6 +314,22 @@ def test_lives_and_ids_are_counted(tree: FakeTree) -> None:
     other.directory.want_life()
     other.settle()
     assert (other.directory.id, other.directory.life) == (2, 1)
+
+
+def test_who_is_there_before_the_first_ltm_says_so_once(tree: FakeTree, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "viewtide.process")
+    process = Process.__new__(Process)
+    process.directory, process._told_early, process._clock = tree.directory, False, lambda: 10_000
+    process._timers, process._numbers = [], count()
+    known = tree.nodes.pop(LIVES)
+    tree.directory.want_life()
+    for _ in range(3):
+        tree.settle()
+        process._own_timer("tick")
+    assert caplog.messages == ["waits for the first LTM of the cluster"]
+    tree.nodes[LIVES] = known
+    tree.settle()
+    assert tree.directory.life == 1 and not tree.directory.is_early
 
 
 def test_others_are_found_and_lost(tree: FakeTree) -> None:

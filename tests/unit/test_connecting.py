@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -49,6 +50,15 @@ def test_a_scheme_that_is_not_known_is_no_directory(
     with pytest.raises(vt.NotSupportedError, match="is not known"):
         vt.connect(target)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_without_its_colon_is_no_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(vt.InterfaceError, match="would be a new directory") as raised:
+        vt.connect("memory")
+    assert "'memory:'" in raised.value.hint and list(tmp_path.iterdir()) == []
+    vt.connect("./memory").close()
+    vt.connect("memory").close()  # it is there now
 
 
 def test_a_directory_may_have_a_colon_in_its_name(tmp_path: Path) -> None:
@@ -282,20 +292,51 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments])
 
 
-def test_a_command_tells_of_zookeeper_in_one_line() -> None:
-    """kazoo told of every attempt to connect, some 55 times."""
+def without_zookeeper(code: str) -> tuple[str, str]:
+    """Where it was looked for in vain, and what the code wrote to the standard error."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     code = (
-        "import sys; from viewtide import cli; from viewtide.coordinator.cluster.zookeeper import ZooKeeper\n"
-        f"ZooKeeper.start.__defaults__ = (500,); sys.argv = ['viewtide', 'status', 'zk://{address}/viewtide']\n"
-        "cli.main()"
+        "import sys; from viewtide.coordinator.cluster import zookeeper\n"
+        "zookeeper.ZooKeeper.start.__defaults__, zookeeper.TOLD_AFTER_MS = (500,), 100\n"
+        + code.replace("ADDRESS", address)
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == (
-        f"viewtide: ZooKeeper at {address} did not answer within 500 ms (check address and servers)\n"
+    return address, done.stderr
+
+
+def test_a_command_tells_of_zookeeper_in_one_line() -> None:
+    """kazoo told of every attempt to connect, some 55 times."""
+    address, told = without_zookeeper(
+        "from viewtide import cli; sys.argv = ['viewtide', 'status', 'zk://ADDRESS/viewtide']; cli.main()"
     )
+    assert told == f"viewtide: ZooKeeper at {address} did not answer within 500 ms (check address and servers)\n"
+
+
+def test_a_program_is_told_of_zookeeper_by_the_error_alone() -> None:
+    address, told = without_zookeeper(
+        "import viewtide as vt\ntry: vt.connect('zk://ADDRESS/x')\nexcept vt.Unavailable as error: sys.exit(str(error))"
+    )
+    assert told == f"ZooKeeper at {address} did not answer within 500 ms (check address and servers)\n"
+
+
+def test_the_log_of_a_process_tells_of_zookeeper_once() -> None:
+    address, told = without_zookeeper(
+        "from viewtide.json_logs import log_as_json; log_as_json('ltm-1', 'info')\n"
+        "zookeeper.ZooKeeper('ADDRESS/x', 2_000).start()"
+    )
+    logged = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    assert [(each["level"], each["message"]) for each in logged] == [
+        ("info", f"ZooKeeper at {address} cannot be reached yet")
+    ]
+    assert "Connection dropped" not in told
+
+
+def test_hints_name_the_options_of_the_command_line(guarded: Guarded, tmp_path: Path) -> None:
+    assert "give --keys and --server-key" in run("status", guarded.address).stderr
+    served = run("serve", str(tmp_path / "new"), "--listen", "tcp://0.0.0.0:0")
+    assert served.exit_code == 1 and "--insecure" in served.stderr
 
 
 def test_commands_take_addresses_and_keys(guarded: Guarded) -> None:
