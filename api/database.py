@@ -256,6 +256,8 @@ class Database:
 
     def drop_table(self, name: str) -> None:
         """Drop a table that no view needs."""
+        if name in self.views():
+            raise ProgrammingError(f"{name!r} is a view", hint=f"drop it with db.drop_view({name!r})")
         self._drop((), (name,))
 
     @changes_catalog

@@ -145,9 +145,11 @@ class DirectoryLock:
                 holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
                 if not _is_gone(holder) or time.monotonic() > give_up:
                     os.close(self._file)
+                    reached = directory / SOCKET
+                    otherwise = f", or connect to 'ipc://{reached}'" if reached.exists() else ""
                     raise DirectoryInUse(
                         f"{directory} is open in process {holder}",
-                        hint="close it there first; one process per directory",
+                        hint=f"one process per directory: close it there first{otherwise}",
                     ) from error
                 time.sleep(ORPHANED_LOCK_LOOK_S)
         os.ftruncate(self._file, 0)

@@ -870,6 +870,6 @@ def unknown_table(name: object, tables: Tables) -> Error:
     if not isinstance(name, str):
         return InterfaceError(f"a table is named by text, not {type(name).__name__}", hint="give its name")
     if name in tables.views:
-        return ProgrammingError(f"{name!r} is a view", hint=f"read it with .view({name!r})")
+        return ProgrammingError(f"{name!r} is a view", hint=f"read it with .view({name!r}); it changes with its tables")
     known = [each for each in tables.by_name if not is_hidden(each)]
     return ProgrammingError(f"there is no table {name!r}", hint=nearest(name, known))

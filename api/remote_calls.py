@@ -354,7 +354,8 @@ def _duplicate(schema: Schema, rows: list[Values], known: set[object]) -> Integr
     row = next(row for row, key in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
     values = ", ".join(map(repr, codec.keys.decode(codec.key(row))))
     return IntegrityError(
-        f"row {values} of table {schema.table.name!r} exists already", hint="use upsert to insert or update"
+        f"row {values} of table {schema.table.name!r} exists already",
+        hint="use upsert, in SQL ON CONFLICT, to insert or update",
     )
 
 

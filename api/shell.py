@@ -289,6 +289,8 @@ def run_terminal(shell: Shell, output: Output) -> None:
     output.note("\\? for help, \\q to quit")
     with _history(shell):
         while not shell.quit:
+            if shell.prompt != PROMPT_MORE:
+                shell.begin()  # a person counts the lines of a statement, not those of an hour
             try:
                 line = input(shell.prompt)
                 if shell.is_within(line):

@@ -302,7 +302,8 @@ class Transaction(Reads):
     def _duplicate(self, target: TableRows, key: bytes) -> IntegrityError:
         values = ", ".join(map(repr, target.codec.keys.decode(key)))
         return IntegrityError(
-            f"row {values} of table {target.table.name!r} exists already", hint="use upsert to insert or update"
+            f"row {values} of table {target.table.name!r} exists already",
+            hint="use upsert, in SQL ON CONFLICT, to insert or update",
         )
 
     def _move(self, target: TableRows, key: bytes, wanted: Mapping[int, object]) -> bool:

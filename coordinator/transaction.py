@@ -289,7 +289,7 @@ class Transaction:
         values = table.codec.keys.decode(key)
         message = f"row {', '.join(map(repr, values))} of table {table.table.name!r} {what}"
         if self.request.snapshot is None:
-            return IntegrityError(message, hint="use upsert to insert or update")
+            return IntegrityError(message, hint="use upsert, in SQL ON CONFLICT, to insert or update")
         return TransactionConflict(message, hint="another transaction changed it: run the transaction again")
 
 

@@ -182,8 +182,12 @@ class RangeMap:
         source = self.owner(start)
         if stop is not None and start >= stop:
             raise ProgrammingError(f"there are no keys from {start!r} to {stop!r}")
-        if target not in self.hosts or target == source:
-            raise ProgrammingError(f"keys of {source} cannot be moved to {target}")
+        if target not in self.hosts:
+            raise ProgrammingError(f"keys of {source} cannot be moved to {target}: nobody answers for it")
+        if target == source:
+            raise ProgrammingError(
+                f"{target} owns these keys already, or the first of them", hint="viewtide cluster status shows who does"
+            )
         if any(move.touches(start, stop) for move in self.moves):
             raise ProgrammingError("some of these keys are being moved", hint="wait until that is done")
         cut = self._cut(start)._cut(stop)

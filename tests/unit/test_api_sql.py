@@ -144,8 +144,9 @@ def test_a_null_in_a_key_is_an_integrity_error(db: vt.Database) -> None:
 def test_a_duplicate_key_is_an_integrity_error(db: vt.Database) -> None:
     db.sql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     for text in ("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2), (2)", "INSERT INTO t SELECT id FROM t"):
-        with pytest.raises(vt.IntegrityError, match="exists already"):
+        with pytest.raises(vt.IntegrityError, match="exists already") as raised:
             db.sql(text)
+        assert "ON CONFLICT" in raised.value.hint
     assert rows(db.sql("TABLE t")) == [(1,)]
 
 

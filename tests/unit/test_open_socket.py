@@ -73,8 +73,9 @@ def test_connect_by_the_socket(db_path: Path) -> None:
     with filled(db_path) as db:
         with vt.connect(f"ipc://{db_path}/socket") as other:
             assert other.view("counts").rows() == db.view("counts").rows()
-        with pytest.raises(vt.OperationalError, match="is open in process"):
+        with pytest.raises(vt.OperationalError, match="is open in process") as raised:
             vt.connect(db_path)
+        assert f"'ipc://{db_path}/socket'" in raised.value.hint
     with pytest.raises(vt.Unavailable, match="no process has the database"):
         vt.connect(f"ipc://{db_path}/socket")
 

@@ -289,7 +289,7 @@ def test_status_as_json_and_as_text(shop: Path) -> None:
     assert (found["tables"], found["views"], found["view_managers"][0]["ltm"]) == (1, 3, "ltm-1")
     assert [each["name"] for each in found["view_statuses"]] == ["s", "d", "also"]
     text = run("status", shop)
-    assert f"{shop}: 1 tables, 3 views" in text
+    assert f"{shop}: 1 table, 3 views" in text
     assert "view manager" in text
     assert "backlog rows" in text
     rows = cells_of(text.splitlines())
@@ -304,7 +304,7 @@ def test_figures_that_a_cluster_does_not_know_are_left_out(shop: Path) -> None:
         run_status(database, as_json=True, watch=False, out=plain, err=io.StringIO(), is_cluster=True)
         names = ", ".join(database.status().ltms)
     assert shown.getvalue().splitlines()[:2] == [
-        f"{names}: 1 tables, 3 views",
+        f"{names}: 1 table, 3 views",
         f"since the start of {shop}: 0 commits of its clients",
     ]
     for unknown in ("flushes", "checkpoints", "replayed", "log 0", "busy", "load"):
