@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import repeat
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from .changetables.errors import Error, IntegrityError, InterfaceError
 from .changetables.plan import Contribution
 from .changetables.types import Row as Values
-from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request, check_table
+from .coordinator.transaction import ABSENT, ANY, PRESENT, Intent, Request, check_table, inserts
 from .coordinator.transaction import Transaction as Machine
 from .ltm.reading import order_of
 from .ltm.tables import TableRows, Tables, ViewRows
@@ -75,32 +74,25 @@ class Transaction(Reads):
             made = self._with_row_ids(target, made)
         keys = codec.keys_of(made)
         request = self._request
-        intents = request.writes.get(table)
         changed_ts = target.versions.changed_ts  # before the look
-        if (
-            self._snapshot is None
-            and target.versions.surely_absent(keys)
-            and (intents is None or intents.keys().isdisjoint(keys))
-        ):
-            # {key: (ABSENT, row, None, True)}, without a function of its own.
-            added: dict[bytes, Intent] = dict(
-                zip(keys, zip(repeat(ABSENT), made, repeat(None), repeat(True), strict=False), strict=True)
-            )
-            if len(added) < len(keys):
-                raise self._duplicate(target, _repeated(keys))
-            if request.writes or not added:
-                inserts_only = request.inserts_only
-                self._write(target, added)
-                request.inserts_only = inserts_only
-                request.absent_ts = None
-            else:
-                # The first write, mostly the only one: nothing is there to be merged with.
-                request.writes[table] = added
-                request.tables[table] = target
-                request.inserts_only = True
-                request.absent_ts = changed_ts
+        absent = self._snapshot is None and target.versions.surely_absent(keys)
+        if absent and len(set(keys)) < len(keys):
+            raise self._duplicate(target, _repeated(keys))
+        if absent and keys and not request.tables:
+            # The first write, mostly the only one: nothing is there to be merged with.
+            request.inserted = (table, keys, made)
+            request.tables[table] = target
+            request.inserts_only = True
+            request.absent_ts = changed_ts
+            return
+        intents = request.writes.get(table, {})
+        if absent and intents.keys().isdisjoint(keys):
+            inserts_only = request.inserts_only
+            self._write(target, inserts(keys, made))
+            request.inserts_only = inserts_only
+            request.absent_ts = None
         else:
-            self._write(target, self._inserts(target, keys, made, intents or {}))
+            self._write(target, self._inserts(target, keys, made, intents))
 
     def _with_row_ids(self, target: TableRows, rows: list[Values]) -> list[Values]:
         place = target.table.key[0]
@@ -191,7 +183,7 @@ class Transaction(Reads):
             self._check_open()
         request = self._request
         request.snapshot = self._snapshot
-        if request.writes:
+        if request.tables:
             try:
                 commit_ts = self._node.engine.commit(request)
             except BaseException as error:
@@ -212,7 +204,7 @@ class Transaction(Reads):
         self._check_open()
         request = self._request
         request.snapshot = self._snapshot
-        if request.writes:
+        if request.tables:
             try:
                 commit_ts = await self._node.engine.commit_async(request)
             except BaseException as error:
@@ -244,7 +236,7 @@ class Transaction(Reads):
             self._check_open()
         assert self._commit_ts is not None
         # One that only read has all commits of its timestamp.
-        return Token(self._commit_ts, self._request.tx_id) if self._request.writes else Token(self._commit_ts)
+        return Token(self._commit_ts, self._request.tx_id) if self._request.tables else Token(self._commit_ts)
 
     def view(self, name: str) -> ViewReads:
         """The view at this transaction's snapshot, with its own writes."""

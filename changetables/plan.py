@@ -42,7 +42,7 @@ from .operators.join import (
 )
 from .operators.project import Collected, emit_project, flat_bag
 from .operators.slice import slice_changes, top_count, top_key
-from .refresh import Contribution, Refresh, RefreshGroups, RefreshRows
+from .refresh import Columns, Contribution, Refresh, RefreshGroups, RefreshRows, by_columns
 from .rows import coerce
 from .schema import Column, Index, Table
 from .types import Row, Type, Value
@@ -85,11 +85,13 @@ _TermFunction: TypeAlias = Callable[[Sequence[Change], object], Asking[None] | N
 
 
 _AddKnown: TypeAlias = Callable[[Sequence[Row], Mapping[object, object]], "list[Contribution]"]
+_ColumnsKnown: TypeAlias = Callable[[Sequence[Row], Mapping[object, object]], Columns]
 
 
 class Inserting(NamedTuple):
-    """The functions of `JoinWriter.write_inserts`. `values`, `referring` and `add_known` are None unless there is one
-    look-up, `add_grouped` also if what it finds does not tell the group."""
+    """The functions of `JoinWriter.write_inserts`. `values`, `referring`, `add_known` and `columns_known`, which is the
+    same by columns, are None unless there is one look-up, `add_grouped` also if what it finds does not tell the
+    group."""
 
     ask: Callable[[Sequence[Row]], list[LookUp] | None]
     add: Callable[[Sequence[Row], Answers], list[Contribution]]
@@ -97,6 +99,7 @@ class Inserting(NamedTuple):
     referring: Callable[[Sequence[Row]], dict[object, Row]] | None
     add_known: _AddKnown | None
     add_grouped: _AddKnown | None
+    columns_known: _ColumnsKnown | None
 
 
 #: The functions of `JoinWriter.write_staged`.
@@ -721,8 +724,24 @@ class _Builder:
         self._compiler.define(source)
         names = self._compiler.namespace
         optional = [names.get(f"{ask}_values"), names.get(f"{ask}_referring")]
-        optional += [names.get(f"{add}_known"), names.get(f"{add}_grouped")]
+        optional += [names.get(f"{add}_known"), names.get(f"{add}_grouped"), self._columns_known(place, add)]
         return Inserting(names[ask], names[add], *optional)  # type: ignore[arg-type]
+
+    def _columns_known(self, place: _Place, add: str) -> _ColumnsKnown | None:
+        known = cast("_AddKnown | None", self._compiler.namespace.get(f"{add}_known"))
+        if known is None:
+            return None
+        part = self.kept.parts[place[0]]
+        if not self._grouped or part.counter is None or part.weights:
+            return lambda rows, found: by_columns(known(rows, found))
+        # Every row counts, so no group is without a contribution, and none needs an object of its own.
+        collected, key_of = self._compiler.namespace[f"{add}_collected"], self._view_keys.__getitem__
+
+        def columns(rows: Sequence[Row], found: Mapping[object, object]) -> Columns:
+            groups: dict[Row, Sequence[Value]] = collected(rows, found)  # type: ignore[operator]
+            return list(map(key_of, groups)), list(groups), list(groups.values())
+
+        return columns
 
     def _writer(self, place: _Place) -> JoinWriter:
         part = self.kept.parts[place[0]]

@@ -42,8 +42,20 @@ class Contribution(NamedTuple):
     delta: Row
 
 
+#: Contributions to one view: their keys, key values and deltas.
+Columns: TypeAlias = tuple[Sequence[bytes], Sequence[Row], Sequence[Sequence[Value]]]
 #: (key, row before, row after)
 Refreshed: TypeAlias = tuple[bytes, Row | None, Row | None]
+
+
+def contributions_of(columns: Columns) -> list[Contribution]:
+    keys, key_values, deltas = columns
+    return list(map(Contribution, keys, key_values, map(tuple, deltas)))
+
+
+def by_columns(contributions: Sequence[Contribution]) -> Columns:
+    keys, key_values, deltas = zip(*contributions, strict=True) if contributions else ((), (), ())
+    return keys, key_values, deltas
 
 
 class Refresh(Protocol):
@@ -51,7 +63,7 @@ class Refresh(Protocol):
 
     def refresh(self, row: Row | None, contribution: Contribution) -> Row | None: ...
 
-    def refresh_all(self, contributions: Sequence[Contribution], rows: Sequence[Row | None]) -> list[Refreshed]:
+    def refresh_all(self, contributions: Columns, rows: Sequence[Row | None]) -> list[Refreshed]:
         """`refresh` of each row, in one call: every transaction does it."""
 
     def add(self, first: Row, second: Row) -> Row | None:
@@ -66,7 +78,7 @@ class RefreshGroups:
     __slots__ = ("add", "negate", "refresh", "refresh_all")
 
     refresh: Callable[[Row | None, Contribution], Row | None]
-    refresh_all: Callable[[Sequence[Contribution], Sequence[Row | None]], list[Refreshed]]
+    refresh_all: Callable[[Columns, Sequence[Row | None]], list[Refreshed]]
     add: Callable[[Row, Row], Row | None]
     negate: Callable[[Row], Row]
 
@@ -97,9 +109,9 @@ def _groups_source(compiler: Compiler, layout: Layout, key_count: int) -> str:
         lines.add(f"return row[:{key_count}] + ({names}) if {nonzero} else None")
     with lines.block("def refresh_all(contributions, rows):"):
         lines.add("refreshed = []")
-        with lines.block("for (key, group, d), row in zip(contributions, rows, strict=True):"):
+        with lines.block("for key, group, d, row in zip(*contributions, rows, strict=True):"):
             with lines.block("if row is None:"):
-                lines.add(f"new = group + d if {' or '.join(f'd[{i}]' for i in numbers)} else None")
+                lines.add(f"new = (*group, *d) if {' or '.join(f'd[{i}]' for i in numbers)} else None")
             with lines.block("else:"):
                 for i in numbers:
                     lines.add(f"c{i} = {total(i, f'row[{key_count + i}]')}")
@@ -131,8 +143,9 @@ class RefreshRows:
         state = self.add(row[self._key_count :], delta)
         return None if state is None else contribution.key_values + state
 
-    def refresh_all(self, contributions: Sequence[Contribution], rows: Sequence[Row | None]) -> list[Refreshed]:
-        return [(item.key, row, self.refresh(row, item)) for item, row in zip(contributions, rows, strict=True)]
+    def refresh_all(self, contributions: Columns, rows: Sequence[Row | None]) -> list[Refreshed]:
+        found = zip(contributions_of(contributions), rows, strict=True)
+        return [(item.key, row, self.refresh(row, item)) for item, row in found]
 
     def add(self, first: Row, second: Row) -> Row | None:
         parts = [*unflatten(first, self._width), *unflatten(second, self._width)]

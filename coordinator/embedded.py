@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import TypeAlias, cast
 
@@ -29,11 +28,11 @@ from ..changetables.errors import (
     TransactionConflict,
 )
 from ..changetables.plan import Answers, Contribution, LookUp
-from ..changetables.types import Row
 from ..ltm.catalog import Catalog
 from ..ltm.driver import Ltm
 from ..ltm.loads import Load, Loaded
 from ..ltm.outputs import CommitRecord
+from ..ltm.participant import Inserts
 from ..ltm.steps import Published, StepRecord
 from ..ltm.tables import Tables
 from ..ltm.versions import Horizon
@@ -520,18 +519,21 @@ class Engine:
         try:
             if request.snapshot is not None:
                 self._validate(request)
-            record = self._inserted(request, ltm.tables) if request.inserts_only else None
-            if record is None:
+            inserts = self._inserted(request, ltm.tables) if request.inserts_only else None
+            if inserts is None:
                 transaction = self._propagated(request, ltm.tables)
                 if not transaction.writes:
                     return ltm.horizon.durable_ts
                 record = transaction.record(request.tx_ids, self._oracle.draw(self._now_ms()))
-            outputs = ltm.loaded(ltm.participant.commit, record)
+                outputs = ltm.loaded(ltm.participant.commit, record)
         except Error:
             raise
         except Exception as error:
             raise InternalError(f"a transaction failed unexpectedly: {error!r}", hint="please report this") from error
         try:
+            if inserts is not None:
+                ltm.accept_inserts(inserts)
+                return inserts.commit_ts
             ltm.accept(outputs)
         except DataError:
             raise  # too large; nothing has changed
@@ -557,33 +559,34 @@ class Engine:
                 "another transaction changed what this one read", hint="run it again, for example with db.run()"
             )
 
-    def _inserted(self, request: Request, tables: Tables) -> CommitRecord | None:
+    def _inserted(self, request: Request, tables: Tables) -> Inserts | None:
         """The common transaction, blind inserts into one table whose views ask for rows by key at the most, in few
         calls: what `_propagated` gives for it. None: it is not such a one, or a key may be there."""
-        if len(request.writes) != 1:
+        if request.inserted is not None:
+            name, keys, rows = request.inserted
+        elif len(request.writes) == 1:
+            ((name, intents),) = request.writes.items()
+            keys, rows = list(intents), list(map(_row_of, intents.values()))
+        else:
             return None
-        ((name, intents),) = request.writes.items()
         table = tables.by_name[name]
         # Here and below: what needs no function of its own spares one, each is cold after a sync.
         inserts = table.inserts if table.inserts_known else taking_in(table, tables)
         if inserts is None:
             return None
-        if request.absent_ts != table.versions.changed_ts and not table.versions.surely_absent(list(intents)):
+        if request.absent_ts != table.versions.changed_ts and not table.versions.surely_absent(keys):
             return None
-        rows: list[Row] = list(map(_row_of, intents.values()))
         contributions = []
         for view in cast("tuple[TakingIn, ...]", inserts):
             found = view.contributions(rows, self._look_up)
             if found is None:
                 return None
-            if found:
+            if found[0]:
                 contributions.append((view.view_id, found))
-        written = list(zip(intents, repeat(None), rows, strict=False))
-        writes, commit_ts = ((table.table.id, written),), self._oracle.draw(self._now_ms())
-        # Half the time of calling CommitRecord.
-        return tuple.__new__(
-            CommitRecord, (request.tx_ids, commit_ts, tables.catalog.version, writes, tuple(contributions))
-        )
+        refreshed = self.ltm.loaded(self.ltm.participant.refreshed, contributions)
+        commit_ts = self._oracle.draw(self._now_ms())
+        # Half the time of calling Inserts.
+        return tuple.__new__(Inserts, (request.tx_ids, commit_ts, table, keys, rows, contributions, refreshed))
 
     def _look_up(self, wanted: list[LookUp]) -> Answers:
         return self.ltm.look_up(wanted, {})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
-from ..changetables.plan import Answers, Contribution, Inserting, LookUp
+from ..changetables.plan import Answers, Inserting, LookUp
+from ..changetables.refresh import Columns, by_columns
 from ..changetables.types import Row
 from ..ltm.tables import TableRows, Tables
 from ..ltm.versions import RowVersions
@@ -35,18 +36,18 @@ class TakingIn:
         self._changed_ts = 0
         self._known: dict[object, object] = {}
 
-    def contributions(self, rows: list[Row], look_up: LookingUp) -> list[Contribution] | None:
+    def contributions(self, rows: list[Row], look_up: LookingUp) -> Columns | None:
         """None: these rows are none of those that it is for."""
-        joined, (ask, add, values, _, add_known, _) = self._joined, self._inserting
+        joined, (ask, add, values, _, _, _, columns_known) = self._joined, self._inserting
         asked = rows
         if (
             joined is not None
             and joined.changed_ts == self._changed_ts
             and values is not None
-            and add_known is not None
+            and columns_known is not None
         ):
             try:
-                return add_known(rows, self._known)
+                return columns_known(rows, self._known)
             except KeyError:
                 if len(self._known) <= KNOWN_ROWS_MAX:
                     asked = [row for row, value in zip(rows, values(rows), strict=True) if value not in self._known]
@@ -54,11 +55,11 @@ class TakingIn:
         if wanted is None:
             return None
         answers = look_up(wanted) if wanted else ()
-        if add_known is not None:
+        if columns_known is not None:
             self._remember(wanted[0].table, asked, answers)
             if asked is not rows:
-                return add_known(rows, self._known)
-        return add(rows, answers)
+                return columns_known(rows, self._known)
+        return by_columns(add(rows, answers))
 
     def _remember(self, name: str, rows: list[Row], answers: Answers) -> None:
         values, table = self._inserting.values, self._tables.by_name.get(name)

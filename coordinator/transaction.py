@@ -12,6 +12,7 @@ It does no I/O and knows no participant: `wanted` says what to ask for, the driv
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import TypeAlias, cast
 
@@ -37,11 +38,15 @@ class Request:
     """A transaction as its client hands it over for commit. `again`: it was handed over before, perhaps to another
     process, and nobody said what became of it. `snapshot` is None if it read nothing. `inserts_only`: all
     intents are (ABSENT, row, None, True). `absent_ts`: there was no row under any of their keys, all of one table, when
-    the table's last change was at this timestamp. `tx_ids`: its own, or those of several that are run as one."""
+    the table's last change was at this timestamp. `tx_ids`: its own, or those of several that are run as one.
+    `inserted`: all that it writes as (table, keys, rows), if it inserts into one table and nobody has asked for
+    `writes` yet; most are committed before anybody does, which spares a tuple and an entry for each row."""
 
     __slots__ = (
+        "_writes",
         "absent_ts",
         "again",
+        "inserted",
         "inserts_only",
         "keys",
         "ranges",
@@ -49,7 +54,6 @@ class Request:
         "tables",
         "tx_id",
         "tx_ids",
-        "writes",
     )
 
     def __init__(self, tx_id: tuple[int, int]) -> None:
@@ -62,7 +66,16 @@ class Request:
         self.keys: set[tuple[int, bytes]] = set()
         self.ranges: list[tuple[int, bytes, bytes]] = []
         self.tables: dict[str, TableRows] = {}
-        self.writes: dict[str, dict[bytes, Intent]] = {}
+        self.inserted: tuple[str, list[bytes], list[Row]] | None = None
+        self._writes: dict[str, dict[bytes, Intent]] = {}
+
+    @property
+    def writes(self) -> dict[str, dict[bytes, Intent]]:
+        """What it wants of each row, by table."""
+        if self.inserted is not None:
+            (name, keys, rows), self.inserted = self.inserted, None
+            self._writes[name] = inserts(keys, rows)
+        return self._writes
 
     @classmethod
     def together(cls, requests: Sequence[Request]) -> Request:
@@ -80,6 +93,11 @@ class Request:
                 else:
                     known.update(intents)
         return whole
+
+
+def inserts(keys: list[bytes], rows: list[Row]) -> dict[bytes, Intent]:
+    """{key: (ABSENT, row, None, True)}, without a function of its own."""
+    return dict(zip(keys, zip(repeat(ABSENT), rows, repeat(None), repeat(True), strict=False), strict=True))
 
 
 _tx_id_of = attrgetter("tx_id")

@@ -28,6 +28,7 @@ FRAME_BYTES_MAX = 2 + NAME_BYTES_MAX + 4 + 4 * PAYLOADS_PER_BATCH_MAX + MESSAGE_
 
 #: Most batches between a client and a node have one message: its count and its size at once take half the time.
 _ONE = struct.Struct("<II")
+_ONE_BYTES = _ONE.size
 
 
 def header_of(name: str) -> bytes:
@@ -65,8 +66,9 @@ def payloads_in(frame: bytes, start: int) -> list[bytes]:
     """The messages of a batch whose header has `start` bytes."""
     try:
         count, first_bytes = _ONE.unpack_from(frame, start)
-        if count == 1 and first_bytes == len(frame) - start - _ONE.size:
-            return [frame[start + _ONE.size :]]
+        start_of_first = start + _ONE_BYTES
+        if count == 1 and first_bytes == len(frame) - start_of_first:
+            return [frame[start_of_first:]]
         if not 0 < count <= PAYLOADS_PER_BATCH_MAX:
             raise RemoteProtocolError(f"a batch of {count} messages, not 1 to {PAYLOADS_PER_BATCH_MAX}")
         sizes: tuple[int, ...] = struct.unpack_from(f"<{count}I", frame, start + 4)

@@ -32,15 +32,28 @@ from ..changetables.plan import (
 from ..changetables.types import Row
 from .bulk_staging import Staging
 from .catalog import Catalog, catalog_from_plain, catalog_to_plain
-from .codec import make_pack, pack, unpack, unpack_stream, with_one_nan
+from .codec import make_pack, pack, unpack, unpack_stream
 from .fair_lock import FairLock
 from .history import CATALOG as _CATALOG
 from .history import COMMIT as _COMMIT
 from .history import History, first_stamped, passed_lsn, place_before
 from .loads import LOADED, Loaded, loaded_of_plain
+from .logged import commit_of_plain, contributions_in, plain_commit, plain_inserts
 from .outputs import CommitRecord, Outputs, Write
-from .participant import OwnRows, Participant, own_rows
-from .ports import BulkStore, Cell, CommitLog, CountingStore, ElsewhereFailed, NamingStore, Store, WriteElsewhere
+from .participant import Inserts, OwnRows, Participant, own_rows
+from .ports import (
+    BulkStore,
+    Cell,
+    CommitLog,
+    CountingStore,
+    ElsewhereFailed,
+    LoggedRows,
+    LogInFiles,
+    LogPart,
+    NamingStore,
+    Store,
+    WriteElsewhere,
+)
 from .reading import NEWEST, Reader
 from .steps import (
     REFRESHED,
@@ -112,15 +125,6 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 #: Half the time of calling Cell.
 make_cell = partial(tuple.__new__, Cell)
-#: A CommitRecord as the codec gives it back, with its kind in front.
-_LoggedCommit: TypeAlias = tuple[
-    int,
-    tuple[tuple[int, int], ...],
-    int,
-    int,
-    tuple[tuple[int, tuple[Write, ...]], ...],
-    tuple[tuple[int, tuple[tuple[bytes, Row, Row], ...]], ...],
-]
 
 
 class _Order(NamedTuple):
@@ -219,7 +223,7 @@ class Ltm(Reader):
         DataError comes before anything has changed. After any other error memory may be wrong, but the log is not.
         """
         record, apply = outputs
-        packed = self._pack((_COMMIT, *record))
+        packed = self._pack(plain_commit(record))
         if len(packed) > TRANSACTION_BYTES_MAX:
             raise too_large(len(packed))
         apply()
@@ -237,6 +241,24 @@ class Ltm(Reader):
             self._buffer_ts = commit_ts
         if self.feed is not None:
             self.feed(record)
+
+    def accept_inserts(self, inserts: Inserts) -> None:
+        """`accept` of inserts into one table, in few steps: after each sync the processor's caches are cold."""
+        tx_ids, commit_ts, table, keys, rows, contributions, refreshed = inserts
+        version, table_id = self.tables.catalog.version, table.table.id
+        packed = self._pack(plain_inserts(tx_ids, commit_ts, version, table_id, keys, rows, contributions))
+        if len(packed) > TRANSACTION_BYTES_MAX:
+            raise too_large(len(packed))
+        self.participant.insert(table, keys, rows, refreshed, commit_ts)
+        self._dirty_rows += len(keys)
+        for _, writes in refreshed:
+            self._dirty_rows += len(writes)
+        self._buffer.append(packed)
+        self._buffer_bytes += len(packed)
+        if commit_ts > self._buffer_ts:
+            self._buffer_ts = commit_ts
+        if self.feed is not None:
+            self.feed(inserts.record(version))
 
     def accept_load(self, loaded: Loaded, outputs: Outputs) -> None:
         """As `accept`, of the transaction that makes the rows of a bulk load visible, and apply it: both are in one
@@ -258,13 +280,13 @@ class Ltm(Reader):
     def accept_decided(self, record: CommitRecord) -> None:
         """Buffer a transaction that is decided and applied already: nothing may refuse it. A buffer that is full goes
         to the log; readers see none of it before the next `flush`."""
-        self._buffer_record(self._pack((_COMMIT, *record)), record)
+        self._buffer_record(self._pack(plain_commit(record)), record)
         if self.flush_full:
             self._append_buffer()
 
     def packed_bytes(self, record: CommitRecord) -> int:
         """How large a transaction would be in the log."""
-        return len(self._pack((_COMMIT, *record)))
+        return len(self._pack(plain_commit(record)))
 
     def accept_step(self, record: StepRecord) -> None:
         """Buffer a record of a deferred view's step and apply it. The caller holds the lock; publishing is for after
@@ -355,7 +377,7 @@ class Ltm(Reader):
         for record in self._log.read(after_lsn + 1):
             for item in unpack_stream(record.payload):
                 if item[0] == _COMMIT:
-                    yield record.lsn, _record(item)
+                    yield record.lsn, commit_of_plain(item)
                 elif item[0] not in (_CATALOG, LOADED):
                     yield record.lsn, step_of_plain(item)
 
@@ -376,11 +398,9 @@ class Ltm(Reader):
                 return
             for item in unpack_stream(record.payload):
                 if item[0] == _COMMIT:
-                    _, tx_ids, commit_ts, version, _, parts = cast(_LoggedCommit, item)
-                    wanted = tuple(part for part in parts if part[0] in view_ids)
-                    if wanted:
-                        contributions = contributions_of_plain(wanted)
-                        yield record.lsn, CommitRecord(tx_ids, commit_ts, version, (), contributions)
+                    commit = contributions_in(item, view_ids)
+                    if commit is not None:
+                        yield record.lsn, commit
                 elif item[0] == REFRESHED:
                     _, step, level, slot, parts = cast(_LoggedSlot, item)
                     wanted = tuple(part for part in parts if part[0] in view_ids)
@@ -866,6 +886,7 @@ class Ltm(Reader):
             needed_lsn = min(lsn, self._needed_lsn())
             loads = self.staging.meta()
             self.staging.passed(oldest)
+            logged = self._logged(tables, unmade) if elsewhere else _Logged([], {})
         pruned = self._prune(oldest, prune_max)
         meta = {
             "catalog": pack(catalog_to_plain(tables.catalog)),
@@ -877,7 +898,7 @@ class Ltm(Reader):
         }
         if ltm_lsns:
             meta[LTM_LSNS] = pack(ltm_lsns)
-        max_keys = self._write_elsewhere(frozen, unmade, oldest, pruned, meta) if elsewhere else None
+        max_keys = self._write_elsewhere(frozen, unmade, logged, oldest, pruned, meta) if elsewhere else None
         if max_keys is None:
             writing = _Writing(self, frozen, frozen_ts <= oldest, oldest, pruned)
             try:
@@ -972,10 +993,23 @@ class Ltm(Reader):
                 versions.freeze()
         return unmade
 
+    def _logged(self, tables: Tables, unmade: dict[int, list[int]]) -> _Logged:
+        """What another process can take from the log: frozen rows of tables that only got new ones since the last
+        checkpoint. To send 100,000 rows takes the interpreter for 0.1 s, during which writers wait for it."""
+        if not isinstance(self._log, LogInFiles):
+            return _Logged([], {})
+        found = {
+            table_id: LoggedRows(table_id, len(rows.versions.frozen), unmade.get(table_id, []))
+            for table_id, rows in tables.by_id.items()
+            if rows.versions.frozen_first_only and len(rows.versions.frozen) >= SENT_ROWS
+        }
+        return _Logged(self._log.parts(self._stored_lsn + 1) if found else [], found)
+
     def _write_elsewhere(
         self,
         frozen: list[TableVersions],  # type: ignore[type-arg]
         unmade: dict[int, list[int]],
+        logged: _Logged,
         oldest: int,
         pruned: bool,
         meta: dict[str, bytes],
@@ -987,7 +1021,7 @@ class Ltm(Reader):
             if process is not None:
                 with process:
                     process.begin(meta["catalog"])
-                    writing.send(process, unmade)
+                    writing.send(process, unmade, logged)
                     return {**writing.max_keys, **process.commit(writing.notes, writing.removed, meta)}
         except ElsewhereFailed as error:
             self._report(f"a process that was to write a checkpoint failed: {error}; it is written here instead")
@@ -1105,7 +1139,7 @@ class Ltm(Reader):
             self._replay_step(step_of_plain(item))
             return
         else:
-            record = _record(item)
+            record = commit_of_plain(item)
             ts = record.commit_ts
             self.loaded(self.participant.commit, record).apply()
             self._dirty_rows += record.rows_count
@@ -1134,6 +1168,13 @@ class Ltm(Reader):
     def close(self) -> None:
         self._log.close()
         self._store.close()
+
+
+class _Logged(NamedTuple):
+    """Tables whose rows are in parts of the log, by id."""
+
+    parts: list[LogPart]
+    tables: dict[int, LoggedRows]
 
 
 class _Writing:
@@ -1173,11 +1214,15 @@ class _Writing:
                 first += len(slice_keys)
                 yield self._slice(versions, slice_keys)
 
-    def send(self, process: WriteElsewhere, unmade: dict[int, list[int]]) -> None:
-        """All to another process, without the lock: nothing here waits for the store."""
+    def send(self, process: WriteElsewhere, unmade: dict[int, list[int]], logged: _Logged) -> None:
+        """All to another process, without the lock: nothing here waits for the store. It reads some in the log."""
         made_there = {index for indexes in unmade.values() for index in indexes}
+        if logged.tables:
+            process.logged(logged.parts, list(logged.tables.values()))
         for versions in self._frozen:
             indexes = unmade.get(versions.table_id, [])
+            if versions.table_id in logged.tables:
+                continue
             if versions.frozen_first_only and not isinstance(versions, IndexVersions):
                 rows = iter(versions.frozen.items())
                 while some := list(islice(rows, SENT_ROWS)):
@@ -1282,18 +1327,3 @@ def _version(versions: TableVersions[T], cell: Cell | None) -> tuple[int, T | No
     if cell is None:
         return ABSENT
     return (cell.commit_ts, None if cell.value is None else versions.decode(cell.value), None)
-
-
-def _record(item: tuple[object, ...]) -> CommitRecord:
-    _, tx_ids, commit_ts, version, writes, contributions = cast(_LoggedCommit, item)
-    return CommitRecord(
-        tx_ids,
-        commit_ts,
-        version,
-        tuple((table, [(key, _one_nan(old), _one_nan(new)) for key, old, new in rows]) for table, rows in writes),
-        contributions_of_plain(contributions),
-    )
-
-
-def _one_nan(row: Row | None) -> Row | None:
-    return None if row is None else with_one_nan(row)

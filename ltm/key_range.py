@@ -107,13 +107,19 @@ class RangeMap:
                 yield start, self.starts[place + 1] if place + 1 < len(self.starts) else None
 
     def by_owner(self, items: Iterable[T], key_of: int = 0) -> dict[str, list[T]]:
-        """Tuples by the owners of their keys, which are at this place in them. Most keys of a transaction are in the
-        range of the one before."""
+        """Tuples by the owners of their keys, which are at this place in them. Most transactions have all of a kind in
+        one range, and if not, most keys are in the range of the one before."""
         starts, found = self.starts, dict[str, list[T]]()
+        some = list(items)
+        if not some:
+            return found
+        keys: list[bytes] = [item[key_of] for item in some]  # type: ignore[misc]
+        place = bisect_right(starts, min(keys))
+        if place == len(starts) or max(keys) < starts[place]:
+            return {self.logs[place - 1]: some}
         low = high = b""
         part: list[T] = []
-        for item in items:
-            key: bytes = item[key_of]  # type: ignore[assignment]
+        for key, item in zip(keys, some, strict=True):
             if not low <= key < high:
                 place = bisect_right(starts, key)
                 low, high = starts[place - 1], starts[place] if place < len(starts) else ABOVE_ALL

@@ -47,6 +47,34 @@ class OrderedKeys:
             lows.insert(index + 1, chunk[half])
             del chunk[half:]
 
+    def add_all(self, keys: list[bytes]) -> None:
+        """Keys in order, none of which is in yet. From the last one back."""
+        chunks, lows = self._chunks, self._lows
+        if not chunks:
+            chunks.append([])
+            lows.append(keys[0])
+        end = len(keys)
+        while end:
+            # A chunk that is divided moves none that is still to come.
+            index = max(bisect_right(lows, keys[end - 1]) - 1, 0)
+            start = bisect_left(keys, lows[index], 0, end) if index else 0
+            chunk = chunks[index]
+            is_behind = not chunk or keys[start] > chunk[-1]
+            if is_behind:
+                chunk += keys[start:end]
+            else:
+                for key in keys[start:end]:
+                    insort(chunk, key)
+            lows[index] = chunk[0]
+            size = len(chunk)
+            if size > CHUNK_KEYS_MAX:
+                # Keys that grow fill one chunk after the other; others leave room in each.
+                step = CHUNK_KEYS_MAX if is_behind else -(-size // -(-2 * size // CHUNK_KEYS_MAX))
+                parts = [chunk[place : place + step] for place in range(0, size, step)]
+                chunks[index : index + 1] = parts
+                lows[index : index + 1] = [part[0] for part in parts]
+            end = start
+
     def remove(self, key: bytes) -> None:
         """The key is in."""
         index = bisect_right(self._lows, key) - 1
@@ -100,7 +128,11 @@ class LateOrderedKeys(OrderedKeys):
         return super().__iter__()
 
     def add(self, key: bytes) -> None:
-        self._late.append(key)
+        self.add_all([key])
+
+    def add_all(self, keys: list[bytes]) -> None:
+        """In whatever order."""
+        self._late += keys
         if len(self._late) >= LATE_KEYS_MAX:
             self._settle()
 
@@ -120,5 +152,4 @@ class LateOrderedKeys(OrderedKeys):
         if self._late:
             late, self._late = self._late, []
             late.sort()
-            for key in late:
-                super().add(key)
+            super().add_all(late)

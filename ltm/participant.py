@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
-from typing import TypeAlias
+from itertools import repeat
+from typing import NamedTuple, TypeAlias
 
 from ..changetables.plan import STATES, Answers, LookUp, State
+from ..changetables.refresh import Columns, by_columns, contributions_of
 from ..changetables.types import Row
 from .outputs import CommitRecord, Outputs, Write
 from .tables import IndexEntries, TableRows, Tables, ViewRows
@@ -20,10 +21,28 @@ from .tables import IndexEntries, TableRows, Tables, ViewRows
 OwnRows = Mapping[str, Mapping[bytes, Row | None]]
 NO_ROWS: Mapping[bytes, Row | None] = {}
 #: A view, and (key, row before, row after) of what a transaction did to it.
-_Refreshed: TypeAlias = tuple[ViewRows, list[Write]]
-_key_of = itemgetter(0)
+Refreshed: TypeAlias = tuple[ViewRows, list[Write]]
 #: Half the time of calling a named tuple's class.
 new = tuple.__new__
+
+
+class Inserts(NamedTuple):
+    """A transaction that only inserts rows into one table, under keys where nothing is, in memory or in the store; and
+    what it does to views."""
+
+    tx_ids: tuple[tuple[int, int], ...]
+    commit_ts: int
+    table: TableRows
+    keys: list[bytes]
+    rows: list[Row]
+    contributions: list[tuple[int, Columns]]
+    refreshed: list[Refreshed]
+
+    def record(self, catalog_version: int) -> CommitRecord:
+        writes: list[Write] = list(zip(self.keys, repeat(None), self.rows, strict=False))
+        contributions = tuple((view_id, contributions_of(columns)) for view_id, columns in self.contributions)
+        written = ((self.table.table.id, writes),)
+        return CommitRecord(self.tx_ids, self.commit_ts, catalog_version, written, contributions)
 
 
 class Participant:
@@ -75,11 +94,16 @@ class Participant:
 
     def commit(self, record: CommitRecord) -> Outputs:
         """One phase: the record is the vote and the decision. Recovery replays the log through it too."""
-        refreshed: list[_Refreshed] = []
-        for view_id, contributions in record.contributions:
+        contributions = [(view_id, by_columns(found)) for view_id, found in record.contributions]
+        return new(Outputs, (record, partial(self._apply, record, self.refreshed(contributions))))
+
+    def refreshed(self, changes: Sequence[tuple[int, Columns]]) -> list[Refreshed]:
+        """What contributions to views make of their rows; nothing has changed yet."""
+        refreshed: list[Refreshed] = []
+        for view_id, contributions in changes:
             view = self.tables.views_by_id[view_id]
             plan = view.plan
-            old = view.versions.newest_rows(list(map(_key_of, contributions)))
+            old = view.versions.newest_rows(contributions[0])
             rows = plan.refresh_all(contributions, old)
             if plan.fallible and view.checked and not plan.extremes:
                 for _, _, row in rows:
@@ -87,9 +111,9 @@ class Participant:
                         # A DataError belongs to the writer, not to whoever reads the view later.
                         plan.source_row(row)
             refreshed.append((view, rows))
-        return new(Outputs, (record, partial(self._apply, record, refreshed)))
+        return refreshed
 
-    def _apply(self, record: CommitRecord, refreshed: list[_Refreshed]) -> None:
+    def _apply(self, record: CommitRecord, refreshed: list[Refreshed]) -> None:
         """Make a committed record visible."""
         ts = record.commit_ts
         for table_id, writes in record.writes:
@@ -97,6 +121,16 @@ class Participant:
             table.versions.put_many(writes, ts)
             for entries in table.indexes:
                 entries.versions.later(writes, ts)
+        self._put_refreshed(refreshed, ts)
+
+    def insert(self, table: TableRows, keys: list[bytes], rows: list[Row], refreshed: list[Refreshed], ts: int) -> None:
+        """Make new rows of one table visible, and what they did to views: `commit` of such a record, in few steps."""
+        table.versions.put_new(keys, rows, ts)
+        for entries in table.indexes:
+            entries.versions.later_new(keys, rows, ts)
+        self._put_refreshed(refreshed, ts)
+
+    def _put_refreshed(self, refreshed: list[Refreshed], ts: int) -> None:
         for view, rows in refreshed:
             view.versions.put_many(rows, ts)
             if view.indexes:

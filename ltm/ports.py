@@ -47,6 +47,25 @@ class Cell(NamedTuple):
 FirstVersion: TypeAlias = tuple[bytes, tuple[int, Row | None, object]]
 
 
+class LogPart(NamedTuple):
+    """Records of a commit log in one file: those from `from_lsn` on, behind `start` and before `end`, which are places
+    as `commit_log/format.py` has them (lsn, offset, chain)."""
+
+    path: str
+    salt: bytes
+    from_lsn: int
+    start: tuple[int, int, int]
+    end: tuple[int, int, int]
+
+
+class LoggedRows(NamedTuple):
+    """How many rows of a table are in parts of a log, all of them new, and the indexes that get their entries."""
+
+    table_id: int
+    rows_count: int
+    indexes: Sequence[int]
+
+
 class ElsewhereFailed(Exception):
     """The process that was to write did not. It is gone."""
 
@@ -67,12 +86,15 @@ class WriteElsewhere(Protocol):
     def rows(self, table_id: int, indexes: Sequence[int], rows: Sequence[FirstVersion]) -> None:
         """Rows of a table or view and, made from them, the entries of some indexes of it."""
 
+    def logged(self, parts: Sequence[LogPart], tables: Sequence[LoggedRows]) -> None:
+        """As `rows`, for the tables that are named: all that the log has of them there, read from its files."""
+
     def cells(self, batch: Sequence[Cell]) -> None: ...
 
     def commit(
         self, superseded: Sequence[tuple[int, bytes, int]], removed: Sequence[tuple[bytes, int]], meta: dict[str, bytes]
     ) -> dict[int, bytes]:
-        """As `Store.write`. Returns the highest key that `rows` wrote of each table, view and index."""
+        """As `Store.write`. Returns the highest key that `rows` and `logged` wrote of each table, view and index."""
 
 
 class Store(Protocol):
@@ -239,3 +261,11 @@ class CommitLog(Protocol):
         """How many bytes of a torn last flush were cut when the log was opened (0: it ended cleanly)."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class LogInFiles(Protocol):
+    """A log that another process of this machine can read, too."""
+
+    def parts(self, from_lsn: int) -> list[LogPart]:
+        """Where the records from one on are that are durable now, as long as nobody trims them."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -175,7 +176,7 @@ class TableVersions(Generic[R]):
                         return ABSENT
         return version
 
-    def newest_rows(self, keys: list[bytes]) -> list[R | None]:
+    def newest_rows(self, keys: Sequence[bytes]) -> list[R | None]:
         """The newest row of each key, None where there is none; all must be in memory. Written out: it runs for every
         written and every looked-up row of every transaction, mostly with all keys in one layer or in none."""
         if not keys:
@@ -209,7 +210,7 @@ class TableVersions(Generic[R]):
             raise NotLoaded(self.table_id, missing, [])
         return rows
 
-    def surely_absent(self, keys: list[bytes]) -> bool:
+    def surely_absent(self, keys: Sequence[bytes]) -> bool:
         """A quick look at the common insert: True if all keys are new, as memory tells without asking the store. No
         lock is needed."""
         # In this order: rows go from each to the next, also while this looks.
@@ -365,6 +366,11 @@ class TableVersions(Generic[R]):
             self.first_only = False
         self.changed_ts = ts
 
+    def put_new(self, keys: list[bytes], rows: list[R], ts: int) -> None:
+        """`put_many` of rows that were not there before, nor anything under their keys in the dirty layer."""
+        self.dirty.update(zip(keys, zip(repeat(ts), rows, repeat(None), strict=False), strict=True))
+        self.changed_ts = ts
+
     def _kept(self, head: Version[R]) -> Version[R] | None:
         """What stays of the chain below a new version: what readers, now or later, can still see."""
         ts, row, older = head
@@ -442,8 +448,9 @@ def _in_order(known: _Keys, rows: dict[bytes, tuple]) -> _Keys:  # type: ignore[
     return _Keys(rows, len(keys), ordered)
 
 
-#: Rows that changed at a commit_ts: (key, old row, new row).
-Noted: TypeAlias = tuple[int, list[tuple[bytes, Row | None, Row | None]]]
+#: Rows that changed at a commit_ts: (commit_ts, keys, old rows, new rows); None: there were no old ones. By columns: a
+#: tuple for each row would be one more object for Python's garbage collector to look at.
+Noted: TypeAlias = tuple[int, Sequence[bytes], Sequence[Row | None] | None, Sequence[Row | None]]
 
 
 class IndexVersions(TableVersions[bytes]):
@@ -468,7 +475,15 @@ class IndexVersions(TableVersions[bytes]):
 
     def later(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
         """These rows (key, old row, new row) changed at `ts`."""
-        self._later.append((ts, changes))
+        if changes:
+            keys, old, new = zip(*changes, strict=True)
+            self._later.append((ts, keys, old, new))
+        if ts > self.changed_ts:
+            self.changed_ts = ts
+
+    def later_new(self, keys: list[bytes], rows: list[Row], ts: int) -> None:
+        """These rows are new at `ts`. Nobody changes the lists."""
+        self._later.append((ts, keys, None, rows))
         if ts > self.changed_ts:
             self.changed_ts = ts
 
@@ -482,26 +497,27 @@ class IndexVersions(TableVersions[bytes]):
         self._fold_frozen()
         rows_count = 0
         while self._later and (rows_max is None or rows_count < rows_max):
-            ts, changes = self._later[0]
-            rows_count += len(changes)
-            self._put_entries(changes, ts)
+            noted = self._later[0]
+            rows_count += len(noted[1])
+            self._put_entries(noted)
             # Only now: a reader that finds nothing left to fold must find the entries.
             self._later.popleft()
 
     def _fold_frozen(self) -> None:
         """Somebody looks while a checkpoint makes the entries of inserted rows itself."""
         while self.noted_frozen:
-            ts, changes = self.noted_frozen[0]
-            for key, _, row in changes:
+            ts, keys, _, rows = self.noted_frozen[0]
+            for key, row in zip(keys, rows, strict=True):
                 if row is not None:
                     prefix, entry = self.prefix_and_entry(row, key)
                     self._by_prefix_frozen.setdefault(prefix, []).append(entry)
                     self.frozen[entry] = (ts, key, None)
             self.noted_frozen.popleft()
 
-    def _put_entries(self, changes: list[tuple[bytes, Row | None, Row | None]], ts: int) -> None:
+    def _put_entries(self, noted: Noted) -> None:
         both, put_entry = self.prefix_and_entry, self.put_entry
-        for key, old, new in changes:
+        ts, keys, before, after = noted
+        for key, old, new in zip(keys, repeat(None) if before is None else before, after, strict=False):
             if old is None:
                 if new is not None:
                     put_entry(*both(new, key), ts, key)

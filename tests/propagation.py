@@ -197,10 +197,12 @@ class Memory:
     def machine(self) -> Transaction:
         """The open transaction, propagated through all views."""
         request = Request((1, 1))
-        request.writes = {
-            name: {key: (ANY, row, None, True) for key, row in written.items()}
-            for name, written in self.written.items()
-        }
+        request.writes.update(
+            {
+                name: {key: (ANY, row, None, True) for key, row in written.items()}
+                for name, written in self.written.items()
+            }
+        )
         machine = Transaction(request, self.tables)
         machine.old_rows({name: [self.stored[name].get(key) for key in rows] for name, rows in self.written.items()})
         while machine.wanted:

@@ -265,8 +265,9 @@ class JoinWriter:
 
         If it has one look-up there are more: `<ask>_values(rows)`, what each row is joined by, `<ask>_referring(rows)`,
         one row for each of these, and `<add>_known(rows, known)`, the contributions where `known` has what each finds;
-        else KeyError. If what was found tells the group, there is `<add>_grouped(rows, known)`, too: it finds the group
-        of what is known once, not for each row, so all that is known must be of some row."""
+        else KeyError. `<add>_collected(rows, known)` is the same before `finish`. If what was found tells the group,
+        there is `<add>_grouped(rows, known)`, too: it finds the group of what is known once, not for each row, so all
+        that is known must be of some row."""
         conditions, start = conditions_of(self.graph, term), f"r{term.source}"
         stage = term.stages[0] if term.stages else ()
         probes = [probe for step in stage for probe in step.probes]
@@ -280,16 +281,20 @@ class JoinWriter:
         found = "".join(f", r{step.source}" for step in stage)
         loop = f"for {start}{found} in {'zip(rows, *answers)' if stage else 'rows'}:"
         with lines.block(f"def {add}(rows, answers):"):
-            self._add_inserts(lines, start, stage, conditions, loop, "", blame, finish)
+            self._add_inserts(lines, start, stage, conditions, loop, "", blame)
+            lines.add(f"return {finish}(groups)")
         if len(stage) == 1:
             values = self._values(stage[0])
             with lines.block(f"def {ask}_values(rows):"):
                 lines.add(f"return [({values}) for {start} in rows]")
             with lines.block(f"def {ask}_referring(rows):"):
                 lines.add(f"return {{({values}): {start} for {start} in rows}}")
-            with lines.block(f"def {add}_known(rows, known):"):
+            with lines.block(f"def {add}_collected(rows, known):"):
                 bind = f"r{stage[0].source} = known[{values}]"
-                self._add_inserts(lines, start, stage, conditions, f"for {start} in rows:", bind, blame, finish)
+                self._add_inserts(lines, start, stage, conditions, f"for {start} in rows:", bind, blame)
+                lines.add("return groups")
+            with lines.block(f"def {add}_known(rows, known):"):
+                lines.add(f"return {finish}({add}_collected(rows, known))")
             self._add_grouped(lines, add, start, stage[0], conditions[stage[0].source], values, finish)
         return str(lines)
 
@@ -336,8 +341,8 @@ class JoinWriter:
         loop: str,
         bind: str,
         blame: str,
-        finish: str,
     ) -> None:
+        """Collects in `groups`."""
         lines.add(f"groups, {start} = {{}}, None")
         with lines.block("try:"), lines.block(loop):
             if bind:
@@ -348,7 +353,6 @@ class JoinWriter:
             self.emit(lines, self.compiler, ONCE)
         with lines.block("except DataError as error:"):
             lines.add(f"raise {blame}(error, {start}) from error")
-        lines.add(f"return {finish}(groups)")
 
     def _ask_inserts(self, lines: Lines, start: str, stage: Sequence[Step]) -> None:
         tests = self._null_tests(stage)

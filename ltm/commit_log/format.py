@@ -10,18 +10,19 @@
      0        7       8           24          32              40       44           48
     +--------+-------+-----------+-----------+---------------+--------+------------+
     | magic  | ver.  | salt      | first_lsn | segment_bytes | chain  | header_crc |
-    | VTSEGMT| 1     | 16 random | u64       | u64           | u32    | u32        |
+    | VTSEGMT| 2     | 16 random | u64       | u64           | u32    | u32        |
     +--------+-------+-----------+-----------+---------------+--------+------------+
 
     record = one flush; it begins and ends at a multiple of 8
      0      3      4      20     28              32            36           40
     +------+------+------+------+---------------+-------------+------------+---------+------------------+
     | magic| ver. | salt | lsn  | payload_bytes | payload_crc | header_crc | payload | padding: zeros   |
-    | VTR  | 1    | 16   | u64  | u32           | u32         | u32        |         | to 8 bytes       |
+    | VTR  | 2    | 16   | u64  | u32           | u32         | u32        |         | to 8 bytes       |
     +------+------+------+------+---------------+-------------+------------+---------+------------------+
 
 Version byte: the eighth byte of a segment file. A reader refuses a segment whose header is intact and whose version it
-does not know. The version in a record's magic repeats it; records of two versions never share a segment.
+does not know. The version in a record's magic repeats it; records of two versions never share a segment. Version 2 has
+transactions by columns in its payloads (`ltm/logged.py`).
 
 Checksum scope (CRC-32):
 - a header_crc covers all bytes of its header before it, and nothing else, so that a header can be judged alone;
@@ -57,7 +58,7 @@ from zlib import crc32
 
 from ...changetables.errors import DataError, OperationalError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SALT_BYTES = 16
 ALIGNMENT_BYTES = 8
 SEGMENT_HEADER_BYTES = 48

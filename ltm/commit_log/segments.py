@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...changetables.errors import InterfaceError, OperationalError
-from ..ports import Damaged, LogRecord
+from ..ports import Damaged, LogPart, LogRecord
 from .blocks import BLOCK_BYTES, BlockFile
 from .format import (
     FORMAT_VERSION,
@@ -77,6 +77,9 @@ class _Segment:
 
     def place_at_or_before(self, lsn: int) -> Place:
         return self.places[max(bisect_right(self.places, lsn, key=lambda place: place.lsn) - 1, 0)]
+
+    def part(self, from_lsn: int) -> LogPart:
+        return LogPart(str(self.path), self.salt, from_lsn, self.place_at_or_before(from_lsn), self.end)
 
 
 @dataclass(slots=True, eq=False)
@@ -264,33 +267,22 @@ class SegmentLog:
             raise trimmed_away(from_lsn, oldest_lsn)
         return self._read_segments(segments, from_lsn)
 
+    def parts(self, from_lsn: int) -> list[LogPart]:
+        with self._lock:
+            return [segment.part(from_lsn) for segment in self._segments if segment.end.lsn > from_lsn]
+
     def _read_segments(self, segments: Sequence[_Segment], from_lsn: int) -> Iterator[LogRecord]:
         for segment in segments:
-            end = segment.end
-            if end.lsn <= from_lsn:
-                continue
-            start = segment.place_at_or_before(from_lsn)
-            data = memoryview(self._read_bytes(segment, start, end))
-            place = start._replace(offset=0)
-            for payload, after in walk_records(data, segment.salt, place):
-                if place.lsn >= from_lsn:
-                    yield LogRecord(place.lsn, bytes(payload))
-                place = after
-            if place != end._replace(offset=end.offset - start.offset):
-                what = f"the record of lsn {place.lsn} does not verify"
-                raise _damage(segment.path, start.offset + place.offset, what)
+            if segment.end.lsn > from_lsn:
+                part = segment.part(from_lsn)
+                yield from _records(part, self._read_bytes(segment, part))
 
-    def _read_bytes(self, segment: _Segment, start: Place, end: Place) -> bytes:
+    def _read_bytes(self, segment: _Segment, part: LogPart) -> bytes:
         # Under the lock, so that no trim recycles the file meanwhile and new bytes pass for damage.
         with self._lock:
             if segment not in self._segments:
-                raise trimmed_away(start.lsn, self._segments[0].first_lsn)
-            try:
-                with open(segment.path, "rb") as file:
-                    file.seek(start.offset)
-                    return file.read(end.offset - start.offset)
-            except OSError as error:
-                raise _damage(segment.path, start.offset, f"it cannot be read: {error}") from error
+                raise trimmed_away(part.start[0], self._segments[0].first_lsn)
+            return _bytes_of(part)
 
     # Trimming and figures.
 
@@ -479,6 +471,32 @@ def read_only(directory: Path) -> list[LogRecord]:
                 path, place.offset, f"the record of lsn {place.lsn} does not verify, but lsn {later[0]} follows"
             )
     return records
+
+
+def read_part(part: LogPart) -> Iterator[LogRecord]:
+    """What is in a part of a log that another process is writing, which tells of it when it is durable."""
+    return _records(part, _bytes_of(part))
+
+
+def _bytes_of(part: LogPart) -> bytes:
+    start, stop = part.start[1], part.end[1]
+    try:
+        with open(part.path, "rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+    except OSError as error:
+        raise _damage(Path(part.path), start, f"it cannot be read: {error}") from error
+
+
+def _records(part: LogPart, data: bytes) -> Iterator[LogRecord]:
+    lsn, offset, chain = part.start
+    place = Place(lsn, 0, chain)
+    for payload, after in walk_records(memoryview(data), part.salt, place):
+        if place.lsn >= part.from_lsn:
+            yield LogRecord(place.lsn, bytes(payload))
+        place = after
+    if (place.lsn, offset + place.offset, place.chain) != tuple(part.end):
+        raise _damage(Path(part.path), offset + place.offset, f"the record of lsn {place.lsn} does not verify")
 
 
 def _read_durably(path: Path) -> bytes:

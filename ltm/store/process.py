@@ -1,9 +1,10 @@
 """Large writes of an LMDB store by a process of their own, so that they take no interpreter time from the writers.
 
     parent  starts a Python with its own import paths for one write, with the store's path and its own process id
-    frames  length (4, little-endian) | msgpack [kind, ...]: begin, rows and cells as often as needed, commit
-    child   makes cells, index entries and checksums, puts them into one synced LMDB transaction, and commits it when
-            told so; its one answer is ["done", highest keys] or ["failed", why]
+    frames  length (4, little-endian) | msgpack [kind, ...]: begin, logged, rows and cells as often as needed, commit
+    child   reads what the log has of tables that only got new rows, makes cells, index entries and checksums, puts them
+            into one synced LMDB transaction, and commits it when told so; its one answer is ["done", highest keys] or
+            ["failed", why]
 
 - Nothing is written unless the parent said `commit`: a parent that is killed closes the pipe, and the child ends. Where
   somebody else holds the pipe open (a forked process), the child sees that its parent is another one.
@@ -20,17 +21,23 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import cast
+from typing import Any, TypeAlias, cast
 
+from ...changetables.errors import InternalError
 from ...changetables.keys import index_codec
+from ...changetables.rows import row_codec
+from ...changetables.schema import Table
 from ...changetables.types import Row
-from ..catalog import catalog_from_plain
-from ..codec import make_pack, pack, unpack
-from ..ports import Cell, ElsewhereFailed, FirstVersion
+from ..catalog import Catalog, catalog_from_plain
+from ..codec import make_pack, pack, unpack, unpack_stream, with_one_nan
+from ..commit_log.segments import read_part
+from ..history import COMMIT
+from ..logged import LoggedCommit, LoggedWrites
+from ..ports import Cell, ElsewhereFailed, FirstVersion, LoggedRows, LogPart
 from .lmdb import LmdbStore, OpenWrite
 
 #: How long the child may take to read the next bytes, and to answer: a commit of 100,000 rows syncs some 10 MB.
@@ -39,9 +46,12 @@ STALL_MS_MAX = 60_000
 ORPHAN_CHECK_MS = 500
 #: So much may wait in the pipe: the parent goes on while the child works.
 PIPE_BYTES = 1 << 20
+#: Rows of the log that are put together.
+LOGGED_ROWS = 1_000
 
 _length = Struct("<I")
 _Entry = Callable[[Row, bytes], bytes]
+_Plain: TypeAlias = tuple[Any, ...]
 
 
 def interpreter() -> str | None:
@@ -98,6 +108,9 @@ class ProcessWrite:
 
     def rows(self, table_id: int, indexes: Sequence[int], rows: Sequence[FirstVersion]) -> None:
         self._send(("rows", table_id, indexes, rows))
+
+    def logged(self, parts: Sequence[LogPart], tables: Sequence[LoggedRows]) -> None:
+        self._send(("logged", [tuple(part) for part in parts], [tuple(table) for table in tables]))
 
     def cells(self, batch: Sequence[Cell]) -> None:
         self._send(("cells", batch))
@@ -163,12 +176,14 @@ def _write(path: Path, messages: Iterator[tuple[object, ...]]) -> dict[int, byte
     """Returns the highest keys once all is committed."""
     store = LmdbStore(path)
     try:
-        makers = _entry_makers(cast(bytes, next(messages)[1]))
-        writing = _Rows(makers)
+        writing = _Rows(catalog_from_plain(unpack(cast(bytes, next(messages)[1]))))
         with store.writing() as write:
             for kind, *rest in messages:
                 if kind == "rows":
                     writing.rows(write, *cast(tuple[int, tuple[int, ...], tuple[FirstVersion, ...]], rest))
+                elif kind == "logged":
+                    parts, tables = cast(tuple[tuple[_Plain, ...], tuple[_Plain, ...]], rest)
+                    writing.logged(write, [LogPart(*part) for part in parts], [LoggedRows(*each) for each in tables])
                 elif kind == "cells":
                     write.cells(*cast(tuple[tuple[Cell, ...]], rest))
                 else:
@@ -190,10 +205,33 @@ def _write(path: Path, messages: Iterator[tuple[object, ...]]) -> dict[int, byte
 class _Rows:
     """Makes the cells of rows and of their index entries."""
 
-    def __init__(self, makers: Mapping[int, _Entry]) -> None:
-        self._makers = makers
+    def __init__(self, catalog: Catalog) -> None:
+        self._tables = {table.id: table for table in catalog.tables.values()}
+        self._makers: dict[int, _Entry] = {
+            index.id: index_codec(table, index).entry for table in self._tables.values() for index in table.indexes
+        }
         self._pack = make_pack()
         self.max_keys: dict[int, bytes] = {}
+
+    def logged(self, write: OpenWrite, parts: Sequence[LogPart], tables: Sequence[LoggedRows]) -> None:
+        """Rows that a transaction wrote before columns were added get their defaults, as they did in memory. There are
+        as many as there: else something here is not what it was taken for, and nothing may be written."""
+        whole = {table.table_id: _completing(self._tables[table.table_id]) for table in tables}
+        indexes = {table.table_id: table.indexes for table in tables}
+        missing = {table.table_id: table.rows_count for table in tables}
+        found: dict[int, list[FirstVersion]] = {table.table_id: [] for table in tables}
+        for commit_ts, (table_id, keys, _, new) in _logged_writes(parts, missing.keys()):
+            complete, rows = whole[table_id], found[table_id]
+            rows += [(key, (commit_ts, complete(row), None)) for key, row in zip(keys, new, strict=True)]
+            if len(rows) >= LOGGED_ROWS:
+                self.rows(write, table_id, indexes[table_id], rows)
+                missing[table_id] -= len(rows)
+                rows.clear()
+        for table_id, rows in found.items():
+            self.rows(write, table_id, indexes[table_id], rows)
+            missing[table_id] -= len(rows)
+        if any(missing.values()):
+            raise InternalError(f"the commit log has other rows than memory: {missing} are missing")
 
     def rows(self, write: OpenWrite, table_id: int, indexes: Sequence[int], rows: Sequence[FirstVersion]) -> None:
         pack_row = self._pack
@@ -208,9 +246,28 @@ class _Rows:
             self.max_keys[table_id] = max(self.max_keys.get(table_id, b""), max(cells)[0])
 
 
-def _entry_makers(catalog: bytes) -> dict[int, _Entry]:
-    tables = catalog_from_plain(unpack(catalog)).tables.values()
-    return {index.id: index_codec(table, index).entry for table in tables for index in table.indexes}
+def _completing(table: Table) -> Callable[[Row | None], Row | None]:
+    """What makes rows that come from the log equal to those in memory."""
+    codec, columns_count = row_codec(table), len(table.columns)
+
+    def complete(row: Row | None) -> Row | None:
+        if row is None:
+            return None
+        if codec.has_float:
+            row = with_one_nan(row)
+        return row if len(row) >= columns_count else codec.pad(row)
+
+    return complete
+
+
+def _logged_writes(parts: Sequence[LogPart], tables: Container[int]) -> Iterator[tuple[int, LoggedWrites]]:
+    """(commit_ts, writes to one table) of the transactions in parts of a log."""
+    for part in parts:
+        for record in read_part(part):
+            for item in unpack_stream(record.payload):
+                if item[0] == COMMIT:
+                    _, _, commit_ts, _, written, _ = cast(LoggedCommit, item)
+                    yield from ((commit_ts, writes) for writes in written if writes[0] in tables)
 
 
 def _messages(fd: int, parent: int) -> Iterator[tuple[object, ...]]:

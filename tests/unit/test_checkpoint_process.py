@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -21,7 +22,8 @@ from viewtide import node
 from viewtide.coordinator import build
 from viewtide.coordinator.embedded import Engine
 from viewtide.ltm import driver
-from viewtide.ltm.ports import ElsewhereFailed
+from viewtide.ltm.commit_log.segments import SegmentLog
+from viewtide.ltm.ports import ElsewhereFailed, LoggedRows, LogPart
 from viewtide.ltm.store import process
 from viewtide.ltm.store.process import ProcessWrite
 
@@ -51,14 +53,35 @@ def db(tmp_path: Path) -> Iterator[vt.Database]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The index ids whose entries were made by the process."""
     seen: list[int] = []
-    rows = ProcessWrite.rows
+    rows, logged = ProcessWrite.rows, ProcessWrite.logged
 
     def noted(self: ProcessWrite, table_id: int, indexes: list[int], some: list[object]) -> None:
         seen.extend(indexes)
         rows(self, table_id, indexes, some)  # type: ignore[arg-type]
 
+    def noted_logged(self: ProcessWrite, parts: list[LogPart], tables: list[LoggedRows]) -> None:
+        seen.extend(index for table in tables for index in table.indexes)
+        logged(self, parts, tables)
+
     monkeypatch.setattr(ProcessWrite, "rows", noted)
+    monkeypatch.setattr(ProcessWrite, "logged", noted_logged)
     return seen
+
+
+def nothing_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a log that others cannot read. Not a log without `parts`: whether one is a LogInFiles is remembered by
+    its class, so that it would depend on the tests before."""
+    monkeypatch.setattr(driver.Ltm, "_logged", lambda *_: driver._Logged([], {}))
+
+
+@pytest.fixture(params=["sent", "logged"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """New rows are sent to the process, or it reads them in the log."""
+    if request.param == "sent":
+        nothing_in_the_log(monkeypatch)
+    else:
+        monkeypatch.setattr(process, "LOGGED_ROWS", 7)
+    return str(request.param)
 
 
 def event(id_: int, grp: int) -> dict[str, object]:
@@ -91,6 +114,7 @@ def reopened(db: vt.Database) -> vt.Database:
     return vt.connect(db._node.name)
 
 
+@pytest.mark.usefixtures("way")
 def test_inserted_rows_and_their_index_entries(db: vt.Database, made: list[int]) -> None:
     rows = insert(db, 0, 50)
     db._engine.checkpoint()
@@ -101,6 +125,7 @@ def test_inserted_rows_and_their_index_entries(db: vt.Database, made: list[int])
         check(again, rows)
 
 
+@pytest.mark.usefixtures("way")
 def test_index_entries_that_somebody_looked_for_are_made_there_too(db: vt.Database, made: list[int]) -> None:
     rows = insert(db, 0, 50)
     check(db, rows)
@@ -133,6 +158,53 @@ def test_all_kinds_of_changes(db: vt.Database) -> None:
             db._engine.checkpoint()
             assert repr({row["id"]: dict(row) for row in pinned.scan("events")}) == repr(before)
         check(db, rows)
+    with reopened(db) as again:
+        check(again, rows)
+
+
+def test_the_log_is_read_from_the_last_checkpoint_on(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several segments, and not what other tables got meanwhile, or this one before."""
+    log = cast(SegmentLog, db._engine.ltm._log)
+    log._segment_bytes = log._segments[-1].segment_bytes = 4096
+    read: list[tuple[int, int]] = []
+    logged = ProcessWrite.logged
+
+    def noted(self: ProcessWrite, parts: list[LogPart], tables: list[LoggedRows]) -> None:
+        read.append((len(parts), sum(table.rows_count for table in tables)))
+        logged(self, parts, tables)
+
+    monkeypatch.setattr(ProcessWrite, "logged", noted)
+    rows: dict[int, dict[str, object]] = {}
+    for first in (0, 100, 200):
+        for number in range(first, first + 60, 12):
+            rows |= insert(db, number, 12)
+            with db.transaction() as tx:
+                tx.upsert("groups", {"id": 1})
+        db._engine.checkpoint()
+        check(db, rows)
+    assert [count for _, count in read] == [60, 60, 60]
+    assert all(parts > 1 for parts, _ in read)
+    with reopened(db) as again:
+        check(again, rows)
+
+
+def test_logged_rows_that_are_older_than_a_column(db: vt.Database) -> None:
+    insert(db, 0, 20)
+    db.add_column("events", "note", vt.column(str, default="none"))
+    insert(db, 20, 20)
+    db._engine.checkpoint()
+    with reopened(db) as again:
+        assert [row["note"] for row in again.snapshot().scan("events")] == ["none"] * 40
+        assert len(again.snapshot().find("events", grp=1)) == 8
+
+
+def test_what_is_dropped_is_not_looked_for_in_the_log(db: vt.Database) -> None:
+    db.create_table("gone", {"id": int}, key="id")
+    with db.transaction() as tx:
+        tx.insert("gone", [{"id": number} for number in range(30)])
+    rows = insert(db, 0, 30)
+    db.drop_table("gone")
+    db._engine.checkpoint()
     with reopened(db) as again:
         check(again, rows)
 
@@ -172,6 +244,11 @@ def killed_before(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     return patch
 
 
+def killed_before_rows_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_in_the_log(monkeypatch)
+    killed_before("rows")(monkeypatch)
+
+
 def killed_in_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have written everything: that is written again."""
     answer = ProcessWrite._answer
@@ -202,6 +279,24 @@ def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/usr/bin/true")
 
 
+def other_rows_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged = ProcessWrite.logged
+
+    def one_more(self: ProcessWrite, parts: list[LogPart], tables: list[LoggedRows]) -> None:
+        logged(self, parts, [table._replace(rows_count=table.rows_count + 1) for table in tables])
+
+    monkeypatch.setattr(ProcessWrite, "logged", one_more)
+
+
+def no_file_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged = ProcessWrite.logged
+
+    def elsewhere(self: ProcessWrite, parts: list[LogPart], tables: list[LoggedRows]) -> None:
+        logged(self, [part._replace(path="/no/such/file") for part in parts], tables)
+
+    monkeypatch.setattr(ProcessWrite, "logged", elsewhere)
+
+
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessWrite, "begin", lambda self, catalog: self._send(("begin", b"\xc1")))
 
@@ -210,7 +305,10 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     "fail",
     [
         killed_before("begin"),
-        killed_before("rows"),
+        killed_before_rows_are_sent,
+        killed_before("logged"),
+        other_rows_in_the_log,
+        no_file_of_the_log,
         killed_before("commit"),
         killed_in_the_commit,
         stalled,

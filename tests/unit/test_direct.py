@@ -108,6 +108,27 @@ def test_messages_of_all_sizes_come_back(size: int) -> None:
             assert received(direct) == [payload]
 
 
+@pytest.mark.parametrize("size", [0, 1, 200, 255, 256, 440, 448, 70_000, 3_000_000])
+def test_messages_of_all_sizes_are_answered(size: int) -> None:
+    payload = bytes(at % 251 for at in range(size))
+    with echoing() as address, opened(address) as direct:
+        direct.send(b"hello")
+        assert received(direct) == [b"hello"]
+        for _ in range(3):
+            assert direct.ask(payload, 10_000) == [payload]
+
+
+def test_an_answer_in_pieces_and_one_with_others_behind_it() -> None:
+    parts = framed(b"one")[:5], framed(b"one")[5:] + framed(b"two") + framed(b"three")
+    with scripted(GREETING + READY + framed(b"first"), *parts) as address, opened(address) as direct:
+        assert received(direct) == [b"first"]
+        assert [direct.ask(b"?", 10_000), direct.ask(b"?", 10_000), received(direct)] == [
+            [b"one"],
+            [b"two"],
+            [b"three"],
+        ]
+
+
 def test_a_unix_socket(tmp_path: Path) -> None:
     with echoing(f"ipc://{tmp_path}/s") as address, opened(address) as direct:
         direct.send(b"hello")

@@ -328,3 +328,17 @@ def test_fewer_ltms_than_before_own_all_keys(db_path: Path) -> None:
         with db.transaction() as tx:
             tx.insert("events", {"id": 1, "product": 1, "cost": 1})
         assert set(several(db).ranges.logs) == {"ltm-1", "ltm-2"}
+
+
+def test_a_row_that_is_there_is_known_to_who_writes_it_with_a_new_one() -> None:
+    with vt.connect("memory:", ltms=LTMS) as db:
+        db.create_table("t", {"id": int, "cost": int}, key="id")
+        db.create_view("costs", "SELECT cost, COUNT(*) AS n FROM t GROUP BY cost", layout="local")
+        with db.transaction() as tx:
+            tx.insert("t", {"id": 0, "cost": 1})
+        with pytest.raises(vt.IntegrityError), db.transaction() as tx:
+            tx.insert("t", [{"id": 0, "cost": 1}, {"id": 1, "cost": 1}])
+        with db.transaction() as tx:
+            tx.upsert("t", [{"id": 0, "cost": 2}, {"id": 1, "cost": 2}])
+        assert db.view("costs").rows() == [{"cost": 2, "n": 2}]
+        assert not dict.__len__(several(db).participants["ltm-1"].cells.chains), "the node has its rows"
