@@ -62,6 +62,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: To ask the system each time takes a call of it.
+_process = os.getpid()
+
+
+def _forked() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_forked)
+
 
 class RemoteNode:
     """What the objects of one remote database share. It takes the place of a `Node`."""
@@ -71,10 +82,10 @@ class RemoteNode:
         self.client = Client()
         self.links = Links(target, self.client)
         self.closed = False
-        self.process = os.getpid()
+        self.process = _process
 
     def check_open(self) -> None:
-        if os.getpid() != self.process:
+        if _process != self.process:
             raise InterfaceError(
                 "the database was opened before this process was forked", hint="open it after the fork, in one process"
             )
@@ -82,7 +93,7 @@ class RemoteNode:
             raise InterfaceError("the database is closed", hint="open it again with viewtide.connect()")
 
     def run(self, asking: Asking[T]) -> T:
-        if self.closed or os.getpid() != self.process:
+        if self.closed or _process != self.process:
             asking.close()
             self.check_open()
         return self.links.run(asking)
@@ -347,7 +358,8 @@ class RemoteTransaction(_RemoteReads, Transaction):
         return super()._ask(what, *args, kwargs=kwargs)
 
     def __enter__(self) -> RemoteTransaction:
-        self._calls.check_open()
+        if self._calls.ended is not None:
+            self._calls.check_open()
         return self
 
     def __exit__(
@@ -385,11 +397,11 @@ class RemoteTransaction(_RemoteReads, Transaction):
             raise wrong_thread()
         calls, node = self._calls, self._remote
         ask = calls.commit_now()
-        if ask is None or node.closed or os.getpid() != node.process:
+        if ask is None or node.closed or _process != node.process:
             node.run(calls.commit())
             return
         try:
-            calls.commit_ts = node.links.once(ask, ask.arguments)
+            calls.commit_ts = node.links.once(ask, ask[1])
             calls.ended = COMMITTED
         except BaseException as error:
             node.links.run(calls.commit(ask), error)

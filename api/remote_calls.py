@@ -261,18 +261,20 @@ _Write: TypeAlias = tuple[int, str, int, list[Values], list[object] | None]
 
 
 class Writes:
-    """What a transaction keeps aside."""
+    """What a transaction keeps aside. Most write once: what they do not need is not made."""
 
-    #: Most transactions write once: what they do not need is not made.
-    kept: list[_Write] | None = None
-    #: By table: what tells the rows of these writes apart, see `identities`.
-    _known: dict[str, set[object]] | None = None
-    rows_count = 0
+    __slots__ = ("_kept", "_known", "_rows_count")
 
-    def insert(self, schema: Schema, rows: object) -> None:
-        codec = schema.codec
+    def __init__(self) -> None:
+        self._kept: list[_Write] | None = None
+        #: By table: what tells the rows of these writes apart, see `identities`.
+        self._known: dict[str, set[object]] | None = None
+        self._rows_count = 0
+
+    def _keep_inserted(self, schema: Schema, rows: object) -> None:
+        table, codec, layout = schema
         made = codec.rows(rows if type(rows) is list else _each(rows))  # type: ignore[arg-type]  # it checks
-        name = schema.table.name
+        name = table.name
         if not codec.has_row_id:
             # As `identities` does it. Of most tables no keys have to be made for it, which the node does anyway.
             found = set(codec.keys_of(made) if codec.identity is None else map(codec.identity, made))
@@ -287,20 +289,20 @@ class Writes:
                 self._known[name] = found
         if not made:
             return
-        self.rows_count += len(made)
-        if self.kept is None:
-            self.kept = [(INSERT, name, schema.layout, made, None)]
+        self._rows_count += len(made)
+        if self._kept is None:
+            self._kept = [(INSERT, name, layout, made, None)]
             return
-        kind, table, layout, last, _ = self.kept[-1]
-        if kind == INSERT and table == name and layout == schema.layout:
+        last_kind, last_name, last_layout, last, _ = self._kept[-1]
+        if last_kind == INSERT and last_name == name and last_layout == layout:
             last.extend(made)
         else:
-            self.kept.append((INSERT, name, schema.layout, made, None))
+            self._kept.append((INSERT, name, layout, made, None))
 
-    def upsert(self, schema: Schema, rows: object) -> None:
+    def _keep_upserted(self, schema: Schema, rows: object) -> None:
         codec, name = schema.codec, schema.table.name
         if codec.has_row_id:
-            self.insert(schema, rows)
+            self._keep_inserted(schema, rows)
             return
         made: list[Values] = []
         positions: list[object] = []
@@ -312,18 +314,18 @@ class Writes:
             self._known = {}
         self._known.setdefault(name, set()).update(identities(codec, made))
         if made:
-            if self.kept is None:
-                self.kept = []
-            self.kept.append((UPSERT, name, schema.layout, made, positions))
-        self.rows_count += len(made)
+            if self._kept is None:
+                self._kept = []
+            self._kept.append((UPSERT, name, schema.layout, made, positions))
+        self._rows_count += len(made)
 
-    def take(self) -> tuple[_Write, ...]:
-        kept, self.kept, self._known, self.rows_count = self.kept, None, None, 0
+    def _take(self) -> tuple[_Write, ...]:
+        kept, self._kept, self._known, self._rows_count = self._kept, None, None, 0
         return () if kept is None else tuple(kept)
 
-    def is_long(self) -> bool:
+    def _are_long(self) -> bool:
         """Whether it is too much for one message, as far as the number of rows tells."""
-        return self.rows_count > WRITES_ROWS_MAX
+        return self._rows_count > WRITES_ROWS_MAX
 
 
 def _portions(writes: Iterable[_Write]) -> Iterator[_Write]:
@@ -368,22 +370,24 @@ COMMITTED = "committed"
 WRITING = frozenset({"update", "delete", "sql"})
 
 
-class TransactionCalls:
+class TransactionCalls(Writes):
     """A transaction: its writes are kept aside until a read could see them, or until the commit."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._writes = Writes()
+    __slots__ = ("_begun", "_client", "_key", "_wrote", "commit_ts", "ended", "tx_id")
 
-    #: Most transactions write, commit and are gone: what they do not need is not made.
-    _begun: SessionCalls | None = None
-    ended: str | None = None
-    #: Whether the node was asked for something that writes; and the first key that it wrote, as a cluster tells it.
-    _wrote = False
-    _key: object = None
-    #: Of the token, which is made if somebody asks for it.
-    commit_ts: object = None
-    tx_id: tuple[int, int] = (0, 0)
+    def __init__(self, client: Client) -> None:
+        # As `Writes` does it, written out.
+        self._kept = self._known = None
+        self._rows_count = 0
+        self._client = client
+        self._begun: SessionCalls | None = None
+        self.ended: str | None = None
+        #: Whether the node was asked for something that writes; and the first key that it wrote, as a cluster tells it.
+        self._wrote = False
+        self._key: object = None
+        #: Of the token, which is made if somebody asks for it.
+        self.commit_ts: object = None
+        self.tx_id = (0, 0)
 
     @property
     def _session(self) -> SessionCalls:
@@ -399,23 +403,23 @@ class TransactionCalls:
 
     def insert(self, table: str, rows: object) -> Asking[None]:
         self.check_open()
-        self._writes.insert((yield from self._client.schema(table)), rows)
-        if self._writes.is_long():
-            yield from self._ship(self._writes.take())
+        self._keep_inserted((yield from self._client.schema(table)), rows)
+        if self._are_long():
+            yield from self._ship(self._take())
 
     def insert_now(self, table: str, rows: object) -> bool:
         """`insert` where nothing has to be asked; False: it was not done, because something has to be."""
         schema = self._client.schemas.get(table) if type(table) is str else None
-        if schema is None or self.ended is not None or self._writes.rows_count > WRITES_ROWS_MAX:
+        if schema is None or self.ended is not None or self._rows_count > WRITES_ROWS_MAX:
             return False
-        self._writes.insert(schema, rows)
+        self._keep_inserted(schema, rows)
         return True
 
     def upsert(self, table: str, rows: object) -> Asking[None]:
         self.check_open()
-        self._writes.upsert((yield from self._client.schema(table)), rows)
-        if self._writes.is_long():
-            yield from self._ship(self._writes.take())
+        self._keep_upserted((yield from self._client.schema(table)), rows)
+        if self._are_long():
+            yield from self._ship(self._take())
 
     def _ship(self, writes: Iterable[_Write]) -> Asking[None]:
         """Hand what was kept aside to the node's transaction, in parts."""
@@ -428,7 +432,7 @@ class TransactionCalls:
     def ask(self, what: str, args: tuple[object, ...] = (), kwargs: Mapping[str, object] = NO_NAMES) -> Asking[object]:
         """An operation on the node, which must have seen the writes so far."""
         self.check_open()
-        writes = self._writes.take()
+        writes = self._take()
         if writes:
             yield from self._ship(writes)
         self._wrote = self._wrote or what in WRITING
@@ -465,13 +469,13 @@ class TransactionCalls:
         if self._begun is not None or self.ended is not None:
             return None
         self.tx_id = tx_id = self._client.next_tx_id()
-        kept = self._writes.kept
+        kept = self._kept
         writes = () if kept is None else tuple(kept)
         return new(Ask, ("commit", (tx_id, False, writes), COMMIT, (tx_id, True, writes), None))
 
     def _commit(self, first: Ask | None) -> Asking[tuple[object, tuple[int, int]]]:
         """The commit_ts and the tx_id. That is made last: the node forgets old numbers of a client."""
-        writes = self._writes.take()
+        writes = self._take()
         if self._begun is None:
             ask = self._blind(self._client.next_tx_id(), writes) if first is None else first
             try:
@@ -512,7 +516,7 @@ class TransactionCalls:
     def rollback(self) -> Asking[None]:
         self.check_open()
         self.ended = "rolled back"
-        self._writes.take()
+        self._take()
         if self._begun is not None:
             yield from self._begun.end()
 

@@ -19,7 +19,17 @@ from .ltm.codec import make_pack
 from .ltm.direct import Direct
 from .ltm.transport import Hub, Keys
 from .remote_calls import COMMIT, ONCE, TELL, Ask, Asking, Client
-from .remote_protocol import ANSWER, FAILURE, PROGRESS, RETRIES_MS_MAX, error_from_wire, reply_of, request_bytes
+from .remote_protocol import (
+    ANSWER,
+    FAILURE,
+    PROGRESS,
+    REQUEST_BYTES_MAX,
+    RETRIES_MS_MAX,
+    VERSION,
+    error_from_wire,
+    reply_of,
+    request_bytes,
+)
 
 T = TypeVar("T")
 
@@ -27,6 +37,7 @@ T = TypeVar("T")
 CONNECT_S_MAX = 5.0
 #: A call that takes longer asks for a sign of life; without one for LOST_S the connection is lost.
 PING_S = 0.5
+_PING_MS = int(PING_S * 1000)
 LOST_S = 3.0
 #: So often somebody who waits for the first answer looks whether he is let in at all.
 REFUSED_LOOK_S = 0.05
@@ -64,6 +75,9 @@ class Wire(Protocol):
     def receive(self, timeout_ms: int) -> list[bytes]:
         """None: nothing has come in time."""
 
+    def ask(self, payload: bytes, timeout_ms: int) -> list[bytes]:
+        """Send, then receive."""
+
     def refusal(self) -> Refusal | None:
         """Why the node does not let this client in, as far as it shows that."""
 
@@ -84,6 +98,10 @@ class _Encrypted:
 
     def receive(self, timeout_ms: int) -> list[bytes]:
         return self._hub.receive(PEER, timeout_ms)
+
+    def ask(self, payload: bytes, timeout_ms: int) -> list[bytes]:
+        self.send(payload)
+        return self.receive(timeout_ms)
 
     def refusal(self) -> Refusal | None:
         return self._hub.refusal(PEER)
@@ -167,11 +185,27 @@ class Link:
     def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
         """The body of the answer, or its error."""
         operation, _, kind, _, progress = ask
-        number = self._send(operation, arguments)
         if kind == TELL:
+            self._send(operation, arguments)
             return None
-        answered, body = self._wait(number, None, progress)
-        if answered == FAILURE:
+        self._number = number = self._number + 1
+        try:
+            payload = self._pack((VERSION, number, operation, arguments))
+        except (ValueError, TypeError, OverflowError):
+            payload = b""
+        if not 0 < len(payload) <= REQUEST_BYTES_MAX:
+            payload = request_bytes(number, operation, arguments)  # says what is wrong with it
+        try:
+            payloads = self._wire.ask(payload, _PING_MS)
+        except OSError:
+            raise Broken from None
+        if len(payloads) == 1:
+            # Mostly this is the answer, and tells nothing else.
+            answered, status, version, body = reply_of(payloads[0])
+            if answered == number and status == ANSWER and version == self._client.version:
+                return body
+        status, body = self._wait(number, None, progress, payloads)
+        if status == FAILURE:
             raise error_from_wire(body)
         return body
 
@@ -185,16 +219,22 @@ class Link:
         return self._number
 
     def _wait(
-        self, number: int, seconds: float | None, progress: Callable[[int, int], object] | None
+        self,
+        number: int,
+        seconds: float | None,
+        progress: Callable[[int, int], object] | None,
+        payloads: list[bytes] | None = None,
     ) -> tuple[object, object]:
-        """Wait for an answer: for so long, or as long as there are signs of life."""
-        heard_s = asked_s = time.monotonic()
+        """Wait for an answer: for so long, or as long as there are signs of life. `payloads`: what has come in the
+        first PING_S, if somebody has waited already."""
+        heard_s = asked_s = time.monotonic() - (PING_S if payloads == [] else 0.0)
         ping = -1
         while True:
-            try:
-                payloads = self._wire.receive(int((seconds or PING_S) * 1000))
-            except OSError:
-                raise Broken from None
+            if payloads is None:
+                try:
+                    payloads = self._wire.receive(int((seconds or PING_S) * 1000))
+                except OSError:
+                    raise Broken from None
             for payload in payloads:
                 answered, kind, first, body = reply_of(payload)
                 if answered == number and kind != PROGRESS:
@@ -206,6 +246,7 @@ class Link:
                     progress(cast(int, first), cast(int, body))
                 elif answered == ping and kind == ANSWER and body != self.life:
                     raise Lost  # another process, to which nobody has sent this request
+            payloads = None
             now = time.monotonic()
             if now - heard_s > (seconds or LOST_S):
                 raise Lost
@@ -292,7 +333,8 @@ class Links:
         except IndexError:
             link = self._chosen(ask)
         else:
-            if ask.kind == ONCE or link.life is None or link.address != self.target.address:
+            # By position: a named tuple looks its names up each time.
+            if ask[2] == ONCE or link.life is None or link.address != self.target.address:
                 self._idle.append(link)
                 link = self._chosen(ask)
         try:

@@ -4,6 +4,8 @@
     reply    (number, ANSWER, catalog version, body)
              (number, FAILURE, catalog version, (class, message, hint, reason, place))
              (number, PROGRESS, done, expected)                      any number of these before one of the others
+             C1 | number 8 | catalog version 8 | commit_ts 8         the answer to a commit, of which there are most:
+                                                                     little-endian, and no msgpack begins so
 
 Inside arguments and bodies an array always begins with its kind: `to_wire` and `from_wire`. Rows of tables and results
 are the exception: they are bare arrays of the engine's values, because there are many of them.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple, cast
@@ -44,7 +47,7 @@ from .rows import Columns, Result, Row, Token, Written, read_alone, reading
 from .status import DatabaseStatus, StepStatus, ViewStatus
 from .verify import VerifyReport
 
-VERSION = 1
+VERSION = 2
 
 ANSWER, FAILURE, PROGRESS = 0, 1, 2
 
@@ -79,6 +82,10 @@ class Request(NamedTuple):
 
 #: Half the time of calling a named tuple's class.
 new = tuple.__new__
+_COMMITTED = struct.Struct("<BQQQ")
+_COMMITTED_MARK, _COMMITTED_BYTES = 0xC1, _COMMITTED.size
+#: Of requests.
+_NUMBER_MAX = 2**63 - 1
 
 # --- values and objects ---
 
@@ -213,9 +220,11 @@ def request_of(payload: bytes) -> Request:
         message = decoded(payload)
     except Exception as error:
         raise _unreadable(error) from None
-    if type(message) is not tuple or len(message) != 4 or type(message[1]) is not int:
+    if type(message) is not tuple or len(message) != 4:
         raise RemoteProtocolError("a request that cannot be read")
     version, number, operation, arguments = message
+    if type(number) is not int or not 0 <= number <= _NUMBER_MAX:
+        raise RemoteProtocolError("a request that cannot be read")
     if version != VERSION:
         raise RequestRefused(
             number,
@@ -238,7 +247,15 @@ class RequestRefused(Exception):
         self.error = error
 
 
+def committed_bytes(number: int, version: int, commit_ts: int) -> bytes:
+    """The answer to a commit."""
+    return _COMMITTED.pack(_COMMITTED_MARK, number, version, commit_ts)
+
+
 def reply_of(payload: bytes) -> tuple[object, ...]:
+    if len(payload) == _COMMITTED_BYTES and payload[0] == _COMMITTED_MARK:
+        _, number, version, commit_ts = _COMMITTED.unpack(payload)
+        return number, ANSWER, version, commit_ts
     try:
         message = decoded(payload)
     except Exception as error:

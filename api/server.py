@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
@@ -35,10 +35,12 @@ from .changetables.errors import (
     Unavailable,
 )
 from .changetables.serialize import table_to_plain
+from .coordinator.cluster.calls import Later
 from .coordinator.cluster.engine import ClusterEngine
 from .coordinator.cluster.requests import COMMIT_MS_MAX
 from .coordinator.embedded import CrowdPending, Engine, wall_clock_ms
 from .coordinator.transaction import ABSENT, Intent, Request
+from .coordinator.two_phase.messages import Outcome
 from .freshness import ANY_AGE, is_fresh, levels_of
 from .ltm.codec import make_pack
 from .ltm.driver import Ltm
@@ -51,6 +53,7 @@ from .remote_protocol import (
     PROGRESS,
     RequestRefused,
     body_of,
+    committed_bytes,
     error_to_wire,
     request_of,
 )
@@ -183,7 +186,7 @@ class Server:
         self._replaying: dict[TxId, list[Caller]] = {}
         #: Those that the LTMs of a cluster have, and until when they are waited for.
         self._running: dict[TxId, _Commit] = {}
-        self._later: dict[TxId, tuple[float, Future[object]]] = {}
+        self._later: dict[TxId, tuple[float, Later]] = {}
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="viewtide-served")
         self._jobs_count = 0
         #: What workers have done: called by the loop.
@@ -222,9 +225,8 @@ class Server:
     def take(self, timeout_ms: int) -> bool:
         """The first half of a turn: handle what has arrived. Whether there was something."""
         received = self._hub.poll(timeout_ms)
-        for batch in received:
-            role, name, route = batch.who.role, batch.who.name, batch.route
-            for payload in batch.payloads:
+        for route, (name, role), payloads in received:
+            for payload in payloads:
                 self._take(route, name, role, payload)
         if self._commits and self._cluster is not None:
             self._commit_all()  # they are told of it by `finish`
@@ -393,7 +395,7 @@ class Server:
         if commit_ts is not None:
             self._answer(caller, commit_ts)
             return
-        running = self._commits.get(tx_id) or self._running.get(tx_id)
+        running = self._commits.get(tx_id) or (self._running.get(tx_id) if self._running else None)
         if running is not None:
             running.callers.append(caller)
             return
@@ -483,7 +485,8 @@ class Server:
         known = self._ltm.tables.by_name.get(name)
         if known is None and self._cluster is not None:
             return None  # it may be a new one, which has to be asked for
-        target = self._laid_out(name, layout, known)
+        laid_out, of_it = self._layouts.get(name, (None, 0))
+        target = known if known is not None and laid_out is known and of_it == layout else self._laid_out(name, layout)
         codec = target.codec
         if not codec.takes_positions:
             return None
@@ -501,10 +504,9 @@ class Server:
         request.tables[name] = target
         return request
 
-    def _laid_out(self, name: str, layout: object, target: TableRows | None = None) -> TableRows:
-        """The table that rows of this layout are for; `target` is the one of that name, if it is known."""
-        if target is None:
-            target = self._table(name)
+    def _laid_out(self, name: str, layout: object) -> TableRows:
+        """The table that rows of this layout are for."""
+        target = self._table(name)
         known = self._layouts.get(name)
         if known is None or known[0] is not target:
             known = self._layouts[name] = (target, layout_of(target.table))
@@ -582,7 +584,7 @@ class Server:
         """It is told when others have decided it."""
         assert self._cluster is not None, "an engine of this process combines"
         try:
-            later = self._cluster.commit_later(commit.request)
+            later = self._cluster.commit_later(commit.request, partial(self._decided_in_cluster, commit, ""))
         except Error as error:
             self._refused(commit, error)
             return
@@ -590,30 +592,25 @@ class Server:
 
     def _resolve_in_cluster(self, cluster: ClusterEngine, commit: _Commit, first_key: bytes) -> None:
         """The process that had it is gone, or has forgotten it: it is told what became of it."""
+        then = partial(self._decided_in_cluster, commit, NOT_COMMITTED)
         try:
-            later = cluster.resolve_later(commit.tx_id, first_key)
+            later = cluster.resolve_later(commit.tx_id, first_key, then)
         except InterfaceError as error:
             # Of the transaction that says nothing: the client asks another process.
             raise Unavailable("the process ends", hint="ask another one") from error
-        self._await_in_cluster(commit, later, NOT_COMMITTED)
+        self._await_in_cluster(commit, later)
 
-    def _await_in_cluster(self, commit: _Commit, later: Future[object], conflict: str = "") -> None:
-        """`conflict`: how it is told that it was not committed, if not as it comes."""
+    def _await_in_cluster(self, commit: _Commit, later: Later) -> None:
         self._running[commit.tx_id] = commit
         self._later[commit.tx_id] = (time.monotonic() + COMMIT_MS_MAX / 1000, later)
 
-        def told(_: Future[object]) -> None:
-            self._done.append(partial(self._decided_in_cluster, commit, later, conflict))
-            self._hub.wake()
-
-        later.add_done_callback(told)
-
-    def _decided_in_cluster(self, commit: _Commit, later: Future[object], conflict: str) -> None:
+    def _decided_in_cluster(self, commit: _Commit, conflict: str, outcome: Outcome | None) -> None:
+        """`conflict`: how it is told that it was not committed, if not as it comes."""
         assert self._cluster is not None
         self._running.pop(commit.tx_id, None)
         self._later.pop(commit.tx_id, None)
         try:
-            commit_ts = self._cluster.commit_ts_of(later)
+            commit_ts = self._cluster.commit_ts_of(outcome)
         except TransactionConflict as error:
             self._refused(commit, TransactionConflict(conflict, hint=error.hint) if conflict else error)
         except Error as error:
@@ -633,7 +630,7 @@ class Server:
         # As `_answer` does it, without what can only be wrong with a larger one.
         version = self._ltm.tables.catalog.version
         for route, _, number in commit.callers:
-            self._reply(route, self._pack((number, ANSWER, version, commit_ts)))
+            self._reply(route, committed_bytes(number, version, commit_ts))
 
     def _refused(self, commit: _Commit, error: BaseException) -> None:
         if commit.done is not None:
@@ -841,7 +838,7 @@ class Server:
 
     def _reply(self, route: object, payload: bytes) -> None:
         """One that is gone or whose queue is full misses it, and must ask again by another connection."""
-        if route in self._deaf or self._hub.reply(route, payload):
+        if (self._deaf and route in self._deaf) or self._hub.reply(route, payload):
             return
         self._deaf[route] = None
         if len(self._deaf) > DEAF_MAX:

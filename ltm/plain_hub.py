@@ -83,6 +83,8 @@ BATCHES_PER_TURN = 16
 #: frame began first: who means well sends a frame as fast as he can.
 UNFINISHED_BYTES_MAX = 512 * 2**20
 
+#: Half the time of calling a named tuple's class.
+new = tuple.__new__
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 #: Nobody's batch begins so.
 _NO_HEADER = b"?"
@@ -198,6 +200,9 @@ class PlainHub(Hub):
         self._numbers = 0
         self._epoll = select.epoll()
         self._epoll.register(self._wake_fd, _IN)
+        #: Of other hubs, and whether they are heeded.
+        self._others: list[int] = []
+        self._heeds = True
         self._listener: socket.socket | None = None
         #: The socket file, and which one it is.
         self._file: tuple[str, int] | None = None
@@ -254,7 +259,14 @@ class PlainHub(Hub):
         return [self._epoll.fileno()]
 
     def _wake_for(self, descriptor: int) -> None:
-        self._epoll.register(descriptor, _IN)
+        self._epoll.register(descriptor, _IN if self._heeds else 0)
+        self._others.append(descriptor)
+
+    def heed(self, others: bool) -> None:
+        if others != self._heeds:
+            self._heeds = others
+            for descriptor in self._others:
+                self._epoll.modify(descriptor, _IN if others else 0)
 
     def _leave(self, peer: _Peer) -> None:
         self._disconnect(peer)
@@ -500,7 +512,7 @@ class PlainHub(Hub):
         except RemoteProtocolError as error:
             self._malformed(str(error), link.who)
             return
-        received.append(Received(link, link.who, payloads))
+        received.append(new(Received, (link, link.who, payloads)))
         counts = self.counts
         counts.received_batches += 1
         counts.received_payloads += len(payloads)

@@ -175,6 +175,10 @@ class Hub:
         for descriptor in other.descriptors():
             self._wake_for(descriptor)
 
+    def heed(self, others: bool) -> None:
+        """Whether `poll` returns for what comes for other hubs (`also`). What it did not return for, it does when they
+        are heeded again. A hub that cannot tell them apart heeds all."""
+
     def _wake_for(self, descriptor: int) -> None:
         raise NotImplementedError
 
@@ -183,12 +187,30 @@ class Hub:
     def send(self, peer: str, payload: bytes) -> bool:
         """Queued until `flush`. False: the peer is not known, or its queue is full."""
         known = self._peers.get(peer)
-        return known is not None and self._queue(known, payload)
+        return known is not None and self.reply(known, payload)
 
     def reply(self, route: object, payload: bytes) -> bool:
         """To whoever a `Received` came from. Queued until `flush`. False: it has gone, or its queue is full."""
         assert isinstance(route, Outlet)
-        return self._queue(route, payload)
+        size = len(payload)
+        if size > MESSAGE_BYTES_MAX:
+            raise LocalProtocolError(f"a message of {size} bytes, at most {MESSAGE_BYTES_MAX}")
+        if route.gone:
+            self.counts.dropped += 1
+            return False
+        batch = route.batch
+        if batch and (route.batch_bytes + size > BATCH_BYTES_MAX or len(batch) >= PAYLOADS_PER_BATCH_MAX):
+            self._push(route)
+            if batch:
+                self.counts.full += 1
+                return False
+            return self.reply(route, payload)
+        if not route.queued:
+            route.queued = True
+            self._dirty.append(route)
+        batch.append(payload)
+        route.batch_bytes += size
+        return True
 
     def connection(self, route: object) -> bytes:
         """By which connection a `Received` came. Who connects again, which peers do by themselves, has another one:
@@ -203,27 +225,6 @@ class Hub:
     def flush(self) -> None:
         """One batch for each peer leaves. What does not fit stays, and leaves from `poll` when there is room."""
         raise NotImplementedError
-
-    def _queue(self, outlet: Outlet, payload: bytes) -> bool:
-        size = len(payload)
-        if size > MESSAGE_BYTES_MAX:
-            raise LocalProtocolError(f"a message of {size} bytes, at most {MESSAGE_BYTES_MAX}")
-        if outlet.gone:
-            self.counts.dropped += 1
-            return False
-        batch = outlet.batch
-        if batch and (outlet.batch_bytes + size > BATCH_BYTES_MAX or len(batch) >= PAYLOADS_PER_BATCH_MAX):
-            self._push(outlet)
-            if batch:
-                self.counts.full += 1
-                return False
-            return self._queue(outlet, payload)
-        if not outlet.queued:
-            outlet.queued = True
-            self._dirty.append(outlet)
-        batch.append(payload)
-        outlet.batch_bytes += size
-        return True
 
     def _push(self, outlet: Outlet) -> bool:
         """Make room for another batch; False: that is not possible, and the one that is there stays."""

@@ -31,7 +31,8 @@ VERSION_END = 12
 _VERSION_MIN = 3
 
 LONG_SIZE = struct.Struct(">Q")
-_SHORT_HEADS = [bytes((0, size)) for size in range(256)]
+#: What stands before a message of so many bytes, if they are few.
+SHORT_HEADS = [bytes((0, size)) for size in range(256)]
 #: Whom a ROUTER talks to, and a DEALER.
 _SPEAKERS = (b"DEALER", b"ROUTER", b"REQ", b"REP")
 
@@ -48,7 +49,7 @@ DEALER_READY, ROUTER_READY = _ready(b"DEALER"), _ready(b"ROUTER")
 
 def frame_head(size: int) -> bytes:
     """What stands before a message of so many bytes."""
-    return _SHORT_HEADS[size] if size < 256 else b"\x02" + LONG_SIZE.pack(size)
+    return SHORT_HEADS[size] if size < 256 else b"\x02" + LONG_SIZE.pack(size)
 
 
 def may_be_greeting(beginning: bytes | bytearray) -> bool:

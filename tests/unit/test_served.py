@@ -30,7 +30,7 @@ from viewtide.ltm.keys import Allowed, AllowList, Keys
 from viewtide.ltm.transport import Hub, new_keys
 from viewtide.remote import RemoteDatabase, RemoteTransaction
 from viewtide.remote_calls import ONCE, READ, Ask, call
-from viewtide.remote_protocol import FAILURE, REQUEST_BYTES_MAX, VERSION, from_wire, to_wire
+from viewtide.remote_protocol import ANSWER, FAILURE, REQUEST_BYTES_MAX, VERSION, from_wire, reply_of, to_wire
 from viewtide.serve import served
 
 ANYWHERE = "tcp://127.0.0.1:0"
@@ -451,6 +451,8 @@ def raw(address: str, *payloads: bytes) -> list[tuple[object, ...]]:
 NO_REQUESTS = [
     b"", b"\xc1", b"\x00" * 100, pack("text"), pack([VERSION, "one", "tables", []]), pack([VERSION, 1]),
     b"\x91" * 5_000, b"\xdd\xff\xff\xff\xff",
+    # Numbers that an answer to a commit has no room for.
+    *(pack([VERSION, number, "commit", [[1, 2], False, []]]) for number in (-1, 2**63, 2**64, 2**200)),
 ]  # fmt: skip
 REFUSED = [
     (99, 1, "tables", ()),
@@ -504,6 +506,34 @@ def test_rows_that_are_none(address: str, db: RemoteDatabase, base: vt.Database,
         replies = raw(address, pack((VERSION, 1, "commit", ((1, number), False, ((0, "t", layout, rows, None),)))))
         assert [reply[:2] for reply in replies if reply[0] == 1] == [(1, FAILURE)]
     assert base.status().commits == 0
+
+
+def test_the_largest_number_of_a_request_is_answered(address: str) -> None:
+    hub = Hub("raw", listen=None)
+    hub.know("node", address)
+    try:
+        hub.send("node", pack((VERSION, 2**63 - 1, "commit", ((1, 2), False, ()))))
+        hub.flush()
+        [payload] = hub.receive("node", 10_000)
+    finally:
+        hub.close()
+    number, kind, _, commit_ts = reply_of(payload)
+    assert (number, kind) == (2**63 - 1, ANSWER) and isinstance(commit_ts, int) and commit_ts > 0
+
+
+def test_a_forked_child_cannot_use_its_parents_connections(db: vt.Database) -> None:
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        try:
+            with db.transaction() as tx:
+                tx.insert("t", {"id": 1, "g": "a", "x": 1})
+        except vt.InterfaceError:
+            refused = 7
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert db.sql("SELECT id FROM t") == []
 
 
 def test_a_client_that_waits_for_a_worker_keeps_nobody_waiting(base: vt.Database, address: str) -> None:

@@ -38,7 +38,7 @@ ROW = (1, "books", None, 2.5, True)
 PREPARE = Prepare(ATTEMPT, 1, 2, 3, 4, ("ltm-1",), ((b"k1", ROW), (b"k2", None)), ((7, b"v", (1,), (2,)),))
 
 #: Messages that never leave the process of their sender.
-WITHIN_A_PROCESS = (client_messages.Submits,)
+WITHIN_A_PROCESS = (client_messages.Wave,)
 #: What is on the wire for ever. A new message adds a line; no line changes.
 PINNED = """
 1 Ask 2 Told 3 Refused 4 Prepare 5 Vote 6 Decide 7 Settled 8 Forget 9 Inquire 10 Answer 11 Resolve 12 Resolved 13 Draw
@@ -48,6 +48,7 @@ PINNED = """
 112 Logged 128 Submit 129 Outcome 130 ReadAt 131 RowsAt 160 Close 161 Closed 162 Collect 163 Changed 164 Marker 165 Work
 166 Working 167 SlotDone 168 SlotRefused 169 Hello 170 Passed 171 WantGroup 172 GroupIs
 18 ReadChanges 19 FoundChanges 132 ChangesAt 133 ChangesFound 192 Addressed
+134 Submits 135 Outcomes
 """
 
 
