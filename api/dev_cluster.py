@@ -196,11 +196,13 @@ def start(
     session_ms: int = SESSION_MS,
     heap_mb: int = HEAP_MB,
     guard: Path | None = None,
+    only_zookeeper: bool = False,
     report: Report = quiet,
 ) -> DevelopmentHbase:
     """Start HBase with its data in `directory`, and wait until it answers. What was in there is there again.
 
-    `guard`: a file that its users keep a shared lock on; without one it runs until `stop`.
+    `guard`: a file that its users keep a shared lock on; without one it runs until `stop`. `only_zookeeper`: for a
+    cluster that keeps its rows elsewhere.
     """
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
@@ -211,13 +213,16 @@ def start(
     # In separate processes it is that of region servers: nobody waits for the others to be missed.
     _configure(directory, zookeeper, SESSION_MS if separate else session_ms, separate)
     held = str(guard) if guard is not None else "-"
-    if separate:
+    thrift2, thrift1 = [first], [third]
+    if only_zookeeper:
+        commands = {"zookeeper": _separate(directory, held, heap_mb, (), session_ms, ())["zookeeper"]}
+        thrift2, thrift1 = [], []
+    elif separate:
         commands = _separate(directory, held, heap_mb, regions, session_ms, (first, second))
         thrift2, thrift1 = [first, second], []
     else:
         words = ["Launcher", held, "together", str(region_servers), str(third), str(first)]
         commands = {"hbase": [*_java(directory, heap_mb), *words]}
-        thrift2, thrift1 = [first], [third]
     state = {
         "zookeeper": f"127.0.0.1:{zookeeper}",
         "thrift": [f"127.0.0.1:{port}" for port in thrift2],
@@ -232,7 +237,8 @@ def start(
             hbase.revive(name)
             if name == "zookeeper":
                 _await_port(zookeeper, hbase)
-        _await_ready(hbase, report)
+        if not only_zookeeper:
+            _await_ready(hbase, report)
     except BaseException:
         hbase.stop()
         raise
@@ -240,12 +246,21 @@ def start(
 
 
 @contextmanager
-def running(directory: Path, *, separate: bool = False, session_ms: int = SESSION_MS) -> Iterator[DevelopmentHbase]:
+def running(
+    directory: Path, *, separate: bool = False, session_ms: int = SESSION_MS, only_zookeeper: bool = False
+) -> Iterator[DevelopmentHbase]:
     """Servers of one's own, which end with the block, and also when this process is killed."""
     directory.mkdir(parents=True, exist_ok=True)
     regions = REGION_SERVERS_SEPARATE if separate else 1
     with _holding(directory / _GUARD) as guard:
-        hbase = start(directory, separate=separate, region_servers=regions, session_ms=session_ms, guard=guard)
+        hbase = start(
+            directory,
+            separate=separate,
+            region_servers=regions,
+            session_ms=session_ms,
+            guard=guard,
+            only_zookeeper=only_zookeeper,
+        )
         try:
             yield hbase
         finally:

@@ -1,8 +1,8 @@
 """Clusters of LTM processes on this machine, as places for client processes: ZooKeeper, two-phase commit over ZeroMQ,
 logs on the local disk or in HBase.
 
-ZooKeeper and HBase are one JVM, started once for a bench; every cell gets LTM processes of its own. With two LTMs or
-more, events are on one and all else is on another: products, the index on events.product, the rows of the
+ZooKeeper, or one JVM with it and HBase, is started once for a bench; every cell gets LTM processes of its own. With
+two LTMs or more, events are on one and all else is on another: products, the index on events.product, the rows of the
 view. So every transaction has two participants. Clients are served by all LTMs in turn.
 """
 
@@ -75,14 +75,15 @@ class ClusterPlace:
 
 @contextmanager
 def servers(parent: Path) -> Iterator[Servers]:
+    """What clusters with logs on the local disk need: no HBase, which would take its part of the processors."""
     from viewtide.changetables.errors import OperationalError
     from viewtide.dev_cluster import running
 
     with product.fresh_folder(parent) as folder, ExitStack() as stack:
         try:
-            started = stack.enter_context(running(folder))
+            started = stack.enter_context(running(folder, only_zookeeper=True))
         except OperationalError as error:
-            raise BenchError(f"ZooKeeper and HBase cannot be started: {error}") from error
+            raise BenchError(f"ZooKeeper cannot be started: {error}") from error
         yield started
 
 

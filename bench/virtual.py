@@ -245,7 +245,7 @@ class Cluster:
 
     def _turn(self, ltm: _Ltm, now_us: float) -> None:
         """As a process does it: all that has arrived, one sync, then everything leaves."""
-        from viewtide.coordinator.two_phase.messages import Submits
+        from viewtide.coordinator.two_phase.messages import Wave
 
         spent_us = 0.0
         leaving: list[tuple[str, str, object]] = []
@@ -254,12 +254,12 @@ class Cluster:
             _, _, to, sender, message = heappop(ltm.inbox)
             if to == CLIENT:
                 spent_us += GATEWAY_US
-                ltm.waves.add(message)
+                ltm.waves.add(CLIENT, message)
             else:
                 spent_us += self._step(ltm, to, sender, message, now_ms, leaving)
         submits = ltm.waves.release(now_ms)
         if submits:
-            ltm.local.append((f"{ltm.name}.coordinator", CLIENT, Submits(submits)))
+            ltm.local.append((f"{ltm.name}.coordinator", CLIENT, Wave(submits)))
         while ltm.local:
             spent_us += self._step(ltm, *ltm.local.popleft(), now_ms, leaving)
         if ltm.records:
@@ -276,8 +276,9 @@ class Cluster:
 
     def _leave(self, ltm: _Ltm, to: str, sender: str, message: object, end_us: float) -> None:
         if to == CLIENT:
-            ltm.waves.answered(message.tx_id)  # type: ignore[attr-defined]
-            self._answered(message, end_us + NETWORK_US)
+            for outcome in getattr(message, "outcomes", (message,)):
+                ltm.waves.answered(outcome.tx_id)
+                self._answered(outcome, end_us + NETWORK_US)
             return
         target = self.leader if to == ORACLE else self.ltms[int(to.partition(".")[0].removeprefix("ltm-"))]
         self._arrives(end_us + NETWORK_US, target, to, sender, message)
@@ -319,7 +320,7 @@ class Cluster:
         if isinstance(message, bytes):
             return None
         if hasattr(message, "submits"):
-            return sum(len(intents) for submit in message.submits for _, intents in submit.writes)
+            return sum(len(intents) for _, submit in message.submits for _, intents in submit.writes)
         attempt = getattr(message, "attempt", None)
         rows = sum(len(getattr(message, name, ())) for name in ("writes", "keys", "rows", "refreshes"))
         if attempt is None:

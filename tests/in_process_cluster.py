@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from viewtide.coordinator.cluster.calls import Later
 from viewtide.coordinator.two_phase.messages import Outcome, Submit
 from viewtide.ltm import wire
 from viewtide.ltm.cluster import zk_messages as zk
@@ -126,7 +127,7 @@ class InProcessCluster:
         self._woken = threading.Event()
         self._closing = False
         self._numbers = itertools.count(1)
-        self._open: dict[object, tuple[str, Any, Future[Any]]] = {}
+        self._open: dict[object, tuple[str, Any, Future[Any] | Later]] = {}
         self.failure: BaseException | None = None
         #: What a message between processes may have at the most; None: nobody looks.
         self.message_bytes_max: int | None = None
@@ -179,9 +180,15 @@ class InProcessCluster:
         self._woken.set()
         return future
 
+    def ask_later(self, to: str, question: object, then: Callable[[Any], None]) -> Later:
+        """For the thread of the machines (`do`)."""
+        later = Later(then)
+        self._ask(to, question, later)
+        return later
+
     # -- calls
 
-    def _ask(self, to: str, question: Any, future: Future[Any]) -> None:
+    def _ask(self, to: str, question: Any, future: Future[Any] | Later) -> None:
         name: object
         if isinstance(question, Submit):
             name = question.tx_id
@@ -219,7 +226,7 @@ class InProcessCluster:
         except BaseException as error:
             self.failure = error
             for _, _, future in self._open.values():
-                if not future.done():
+                if future.set_running_or_notify_cancel():
                     future.set_exception(error)
             while self._jobs:
                 self._jobs.popleft()

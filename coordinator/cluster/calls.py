@@ -13,7 +13,7 @@ from secrets import randbits
 from typing import Any
 
 from ...changetables.errors import Busy, InterfaceError, Unavailable
-from ..two_phase.messages import Outcome, Submit
+from ..two_phase.messages import BUSY, Outcome, Outcomes, Submit
 
 #: Longer than a transaction takes when all goes well: a coordinator that has no map yet answers nothing.
 ANSWER_MS_MAX = 1_000
@@ -24,17 +24,44 @@ CALLS_MAX = 20_000
 _RANDOM_BITS = 62
 
 
+class Later:
+    """As a future, for the thread that handles messages: who does not wait has no use for locks, which take ten times
+    as long as this."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self._then: Callable[[Any], None] | None = then
+
+    def cancel(self) -> None:
+        self.set_result(None)
+
+    def cancelled(self) -> bool:
+        return self._then is None
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return self._then is not None
+
+    def set_result(self, answer: object) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            then(answer)
+
+    def set_exception(self, error: Exception) -> None:
+        self.set_result(None)
+
+
 class _Call:
     __slots__ = ("future", "question", "to")
 
-    def __init__(self, to: str, question: Any, future: Future[Any]) -> None:
+    def __init__(self, to: str, question: Any, future: Future[Any] | Later) -> None:
         self.to = to
         self.question = question
         self.future = future
 
 
 class Calls:
-    """`ask` is for other threads, the rest for the one that handles messages."""
+    """`ask` is for any thread, the rest for the one that handles messages."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -49,14 +76,23 @@ class Calls:
 
     def ask(self, to: str, question: object) -> Future[Any]:
         """`question` is a Submit, or has a number, the same as its answer: its own, or 0 for one that it gets here."""
+        future: Future[Any] = Future()
+        self._add(_Call(to, question, future))
+        self._wake()
+        return future
+
+    def ask_later(self, to: str, question: object, then: Callable[[Any], None]) -> Later:
+        """For the thread that handles messages: `then` is called with the answer, or with None if there is none."""
+        later = Later(then)
+        self._add(_Call(to, question, later))
+        return later
+
+    def _add(self, call: _Call) -> None:
         if self._closed:
             raise InterfaceError("the process has ended")
         if len(self._open) + len(self._asked) >= CALLS_MAX:
             raise Busy(f"more than {CALLS_MAX} questions are not answered yet", hint="try again")
-        future: Future[Any] = Future()
-        self._asked.append(_Call(to, question, future))
-        self._wake()
-        return future
+        self._asked.append(call)
 
     def take(self) -> list[tuple[str, object, object]]:
         """New ones: (to whom, the question, what to call `again` with after a while)."""
@@ -94,8 +130,20 @@ class Calls:
         return call.to, call.question
 
     def receive(self, answer: Any) -> None:
-        call = self._open.pop(answer.tx_id if isinstance(answer, Outcome) else answer.number, None)
-        if call is not None and call.future.set_running_or_notify_cancel():
+        if answer.__class__ is Outcomes:
+            for outcome in answer.outcomes:
+                self._answer(outcome.tx_id, outcome)
+        else:
+            self._answer(answer.tx_id if answer.__class__ is Outcome else answer.number, answer)
+
+    def _answer(self, name: object, answer: object) -> None:
+        call = self._open.get(name)
+        if call is None:
+            return
+        if isinstance(answer, Outcome) and answer.error[0] == BUSY and call.question.again:
+            return  # of one coordinator, where another one may commit it: only those who make certain count (rule V5)
+        del self._open[name]
+        if call.future.set_running_or_notify_cancel():
             call.future.set_result(answer)
 
     def close(self) -> None:

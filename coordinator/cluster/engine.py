@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Protocol
 
 from ...changetables.errors import TransactionConflict
@@ -14,7 +13,8 @@ from ...ltm.tables import Tables
 from ...ltm.two_phase.messages import TxId
 from ..ports import LogFigures
 from ..transaction import ANY, Intent, Request, check_table
-from ..two_phase.messages import Submit
+from ..two_phase.messages import Outcome, Submit
+from .calls import Later
 from .catalog_changes import Next
 from .reader import ClusterReader, FollowsCatalog
 from .requests import Requests
@@ -62,23 +62,23 @@ class ClusterEngine:
         self.commits_count += 1
         return commit_ts
 
-    def commit_later(self, request: Request) -> Future[object]:
-        """For whoever cannot wait: `commit_ts_of` tells when it is done; it may be cancelled."""
-        return self.requests.commit_later(self._submit(request))
+    def commit_later(self, request: Request, then: Callable[[Outcome | None], None]) -> Later:
+        """For the thread of the machines, which cannot wait: `then` is called when it is known, with what
+        `commit_ts_of` takes. It may be cancelled."""
+        return self.requests.commit_later(self._submit(request), then)
 
-    def resolve_later(self, tx_id: TxId, key: bytes) -> Future[object]:
+    def resolve_later(self, tx_id: TxId, key: bytes, then: Callable[[Outcome | None], None]) -> Later:
         """What became of a transaction that another process has submitted, perhaps, and that wrote this key: as
         `commit_later`; TransactionConflict: it was not committed, and never will be.
 
         It is submitted again, without its writes, for a catalog that there never was. So the coordinator finds out what
         became of it, as always (rule V5), and if it was not committed, closes it for good instead of running it."""
         checked: Intent = (ANY, None, None, False)
-        return self.requests.commit_later(
-            Submit(tx_id, True, (("", ((key, checked),)),), catalog_version=NO_CATALOG, exact=True)
-        )
+        submit = Submit(tx_id, True, (("", ((key, checked),)),), catalog_version=NO_CATALOG, exact=True)
+        return self.requests.commit_later(submit, then)
 
-    def commit_ts_of(self, answered: Future[object]) -> int:
-        commit_ts = self.requests.commit_ts_of(answered)
+    def commit_ts_of(self, outcome: Outcome | None) -> int:
+        commit_ts = self.requests.commit_ts_of(outcome)
         self.commits_count += 1
         return commit_ts
 

@@ -1,8 +1,8 @@
 """One process of a cluster: the loop that drives several machines over a hub, ZooKeeper and a log.
 
 A turn drains all that has arrived (messages, answers of ZooKeeper and of logs, questions of other threads, timers),
-lets the machines handle it, sends one batch to each peer, makes what they want to persist durable with one sync, and
-sends what waited for that.
+lets the machines handle it, sends one batch to each peer, lets the LTM of this process do what it was asked to by the
+others, makes what they want to persist durable with one sync, and sends what waited for that.
 Nothing leaves that depends on a record before the record is durable.
 
     machines    "ltm-1" (the LTM), "ltm-1.coordinator", "ltm-1.leader": messages between them do not leave the process
@@ -17,6 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from threading import Event, get_ident
@@ -32,27 +33,29 @@ from ...changetables.errors import (
 from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.log_messages import LOGS
 from ...ltm.cluster.member import LifeOver
-from ...ltm.cluster.messages import node_of
+from ...ltm.cluster.messages import ForLog, node_of
 from ...ltm.cluster.store_messages import STORE
 from ...ltm.commit_log.elsewhere import LogSealed, LogsElsewhere
 from ...ltm.due import Due
 from ...ltm.keys import CLIENT
 from ...ltm.machine import Machine, Outputs, WhenDurable
 from ...ltm.ports import Damaged, Store
-from ...ltm.transport import Hub, Identity, Received
+from ...ltm.transport import MESSAGE_BYTES_MAX, Hub, Identity, Received
 from ...ltm.two_phase.messages import Settled
 from ...ltm.wire import decode, encode
 from .. import registered
-from ..two_phase.messages import Outcome, Submit, Submits
+from ..two_phase.messages import Outcome, Outcomes, Submit, Submits, Wave
 from .addressed import Addressed
 from .balancer import BALANCE
-from .calls import ANSWER_MS_MAX, Calls
+from .calls import ANSWER_MS_MAX, Calls, Later
+from .coordinator import ClusterCoordinator
 from .directory import LTM, Address, Directory
 from .log_service import LogService
 from .log_writers import InlineWriter, LogWriter, ThreadWriter
 from .permissions import may_send
 from .store_service import StoreService
-from .waves import WAVES_MAX, WAVES_MAX_LOCAL, Waves
+from .submitting import Submitting, place_of
+from .waves import WAVES_MAX, WAVES_MAX_LOCAL
 from .zookeeper import ZooKeeper
 
 #: Without anything to do, a turn waits at most so long.
@@ -66,12 +69,17 @@ STORY_EVENTS = 200
 #: Records that nobody waits for, such as decisions that the participants would find out again, are durable this much
 #: later at the latest; mostly they go with the next votes, without a sync of their own.
 UNHURRIED_MS = 10
+#: So long clients wait at the most until they are heard, while a wave is under way.
+CLIENTS_MS_MAX = 2
+#: Timestamps have 63 bits.
+TS_MAX = 2**63 - 1
 #: How often the directory tries again what failed.
 TICK_MS = 200
 
 #: Whom a message may be for besides a machine: some LTM process's, or all of them.
 ANY, ALL = "any.", "all."
 CALLS = ".calls"
+COORDINATOR = ".coordinator"
 #: Names that no process may have: machines believe whoever has them.
 SERVICES = (zk.ZOOKEEPER, LOGS, STORE)
 
@@ -138,6 +146,12 @@ class _Running:
         #: Whether some of it is needed to go on; and when all records are to be durable at the latest, 0: they are.
         self.is_hurried = False
         self.flush_by_ms = 0
+
+
+def _outcomes_in(message: object) -> tuple[Outcome, ...]:
+    if isinstance(message, Outcomes):
+        return message.outcomes
+    return (message,) if isinstance(message, Outcome) else ()
 
 
 def _is_over(caller: Hashable) -> bool:
@@ -210,8 +224,8 @@ class Process:
         self._machines: dict[str, _Running] = {}
         self._calls = Calls(self._wake)
         self._unanswered: Due[object] = Due(ANSWER_MS_MAX, lambda at_ms: self._set_timer(at_ms, None, "calls"))
-        #: Transactions of this process's own clients, by coordinator.
-        self._waves: dict[str, Waves] = {}
+        #: Transactions of this process's clients, and of others' that are coordinated here.
+        self._submitting = Submitting(WAVES_MAX_LOCAL if logs is not None and logs.is_local else WAVES_MAX)
         self._session_ms = session_ms
         #: What a thread has met that must end the process.
         self._failure: Exception | None = None
@@ -221,7 +235,9 @@ class Process:
         )
         #: From other threads: who asked for it, by what name it comes, and the message.
         self._inbox: deque[tuple[_Running, str, object]] = deque()
+        #: Between the machines of this process; and those for its LTM.
         self._local: deque[tuple[str, str, object]] = deque()
+        self._own: deque[tuple[str, str, object]] = deque()
         self._timers: list[tuple[int, int, _Running | None, object]] = []
         self._numbers = count()
         self._known: dict[str, Address] = {}
@@ -232,8 +248,9 @@ class Process:
         self._woken = Event()
         self._stopping = False
         self._guest: Guest | None = None
-        #: Whether the guest may have more to do.
+        #: Whether the guest may have more to do; and whether it was not heard in this turn.
         self._guest_busy = False
+        self._puts_off = False
         self._thread = 0
         zookeeper.on_more = self._wake
 
@@ -244,6 +261,10 @@ class Process:
         gets the answer: Outcome of Submit, RowsAt of ReadAt, Done of Split ... It is asked again until it is answered,
         or its future cancelled."""
         return self._calls.ask(to, question)
+
+    def ask_later(self, to: str, question: object, then: Callable[[Any], None]) -> Later:
+        """For the thread that runs it: `then` is called with the answer, or with None if nobody will answer."""
+        return self._calls.ask_later(to, question, then)
 
     def stop(self) -> None:
         """Soon. A handler of signals may call it, so it touches no lock."""
@@ -350,23 +371,40 @@ class Process:
         for batch in received:
             self._receive(batch)
         guest = self._guest
-        is_busy = guest is not None and not self._is_full() and guest.take()
+        # Somebody waits for what is to be synced: clients are heard in the next turn.
+        self._puts_off = self._is_hurried() and not self._puts_off
+        is_busy = guest is not None and (self._puts_off or (not self._is_full() and guest.take()))
         self._take_calls()
         self._fire_timers()
-        for _ in range(LOCAL_PER_TURN_MAX):
-            if not self._local:
-                break
-            self._deliver(*self._local.popleft())
+        self._deliver_all(self._local)
         self._start_machines()
-        if any(running.is_hurried for running in self._machines.values()):
-            # What need not wait for the log leaves first: others work while it is synced.
+        if self._own:
+            # What others wait for leaves first: they work while this process's LTM does its part.
+            self._hub.flush()
+            if guest is not None:
+                is_busy |= guest.finish()
+            self._deliver_all(self._own)
+            self._deliver_all(self._local)
+        if self._is_hurried():
+            # The same while the log is synced.
             self._hub.flush()
         self._flush_logs()
+        self._deliver_all(self._local)
         self._to_zookeeper()
+        self._hub.flush()
         if guest is not None:
             self._guest_busy = guest.finish() or is_busy
-        self._hub.flush()
         self.counts["turns"] += 1
+
+    def _is_hurried(self) -> bool:
+        return any(running.is_hurried for running in self._machines.values())
+
+    def _deliver_all(self, messages: deque[tuple[str, str, object]]) -> None:
+        """Messages between the machines of this process, with those that they make meanwhile."""
+        for _ in range(LOCAL_PER_TURN_MAX):
+            if not messages:
+                break
+            self._deliver(*messages.popleft())
 
     def _wait(self) -> list[Received]:
         if self._is_full():
@@ -375,14 +413,19 @@ class Process:
             self._woken.clear()
             return []
         self._woken.clear()
-        return self._hub.poll(0 if self._local or self._inbox or self._guest_busy else self._due_ms())
+        if self._local or self._own or self._inbox or self._guest_busy:
+            return self._hub.poll(0)
+        # While a wave is under way, what clients bring is taken with what else comes, not one by one.
+        waits = self._submitting.is_under_way(self._clock())
+        self._hub.heed(not waits)
+        return self._hub.poll(min(self._due_ms(), CLIENTS_MS_MAX) if waits else self._due_ms())
 
     def _is_full(self) -> bool:
         return any(running.writer is not None and running.writer.is_full for running in self._machines.values())
 
     def _due_ms(self) -> int:
         dues = [self._timers[0][0]] if self._timers else []
-        dues += [waves.due_ms for waves in self._waves.values() if waves]
+        dues += self._submitting.due_ms()
         dues += [running.flush_by_ms for running in self._machines.values() if running.flush_by_ms]
         return max(0, min(IDLE_MS, min(dues) - self._clock())) if dues else IDLE_MS
 
@@ -505,10 +548,18 @@ class Process:
     def _meet(self, peers: dict[str, Address]) -> None:
         for name in self._known.keys() - peers.keys():
             self._hub.forget(name)
+            self._take_back(name + COORDINATOR)
         for name, address in peers.items():
             if name != self.name and self._known.get(name) != address:
                 self._connect(name, address)
         self._known = peers
+
+    def _take_back(self, coordinator: str) -> None:
+        """What another process has not answered that is gone now is done here."""
+        for tx_id in self._submitting.forget(coordinator):
+            again = self._calls.again(tx_id)
+            if again is not None:
+                self._ask(*again)
 
     def _connect(self, name: str, address: Address) -> None:
         try:
@@ -537,20 +588,26 @@ class Process:
             raise RemoteProtocolError(f"{message.sender} is not a machine of {who.name}")
         role = self._roles.get(message.to)
         answers = message.to == self.name + CALLS
-        if not (may_send(who.role, message.message) or (answers and who.role != CLIENT)):
+        outcomes = _outcomes_in(message.message)
+        if not (may_send(who.role, message.message) or (answers and who.role != CLIENT and not outcomes)):
             raise RemoteProtocolError(f"the role {who.role!r} may not send a {type(message.message).__name__}")
         if (role is not None and not isinstance(message.message, role.takes)) or (
-            answers and not (isinstance(message.message, Outcome) or hasattr(message.message, "number"))
+            answers and not (outcomes or hasattr(message.message, "number"))
         ):
             raise RemoteProtocolError(f"{message.to} takes no {type(message.message).__name__}")
+        if not all(0 <= outcome.commit_ts <= TS_MAX for outcome in outcomes):
+            raise RemoteProtocolError("an outcome at a time that there is not")
 
     def _deliver(self, to: str, sender: str, message: object) -> None:
         running = self._machines.get(to)
         if running is not None:
-            self._handle(running, sender, message)
+            if isinstance(message, Submits):
+                self._submitting.add(to, sender, message.submits)
+            else:
+                self._handle(running, sender, message)
         elif to == self.name + CALLS:
-            if message.__class__ is Outcome:
-                self._wave_answered(sender, message)
+            if isinstance(message, Outcome | Outcomes) and sender not in self._machines:
+                self._submitting.answered(sender, message)
             self._calls.receive(message)
         else:
             # Not begun yet, or gone: whoever asked asks again.
@@ -559,27 +616,38 @@ class Process:
     def _take_calls(self) -> None:
         for to, question, name in self._calls.take():
             if question.__class__ is Submit and to in self._machines:
-                self._waves_of(to).add(question)
+                self._submitting.add(self._place_of(to, question), self.name + CALLS, (question,))
             else:
                 self._ask(to, question)
             self._unanswered.add(name, self._clock())
-        for to, waves in self._waves.items():
-            submits = waves.release(self._clock())
-            if submits:
-                self._route(self.name + CALLS, to, Submits(submits))
+        for to, submits in self._submitting.release(self._clock()):
+            if to in self._machines:
+                self._local.append((to, self.name + CALLS, Wave(submits)))
+            else:
+                self._pass_on(to, [submit for _, submit in submits])
 
-    def _waves_of(self, coordinator: str) -> Waves:
-        waves = self._waves.get(coordinator)
-        if waves is None:
-            is_local = self._logs is not None and self._logs.is_local
-            waves = self._waves[coordinator] = Waves(WAVES_MAX_LOCAL if is_local else WAVES_MAX)
-        return waves
+    def _place_of(self, own: str, submit: Submit) -> str:
+        """The coordinator that a transaction of this process's clients goes to."""
+        machine = self._machines[own].machine
+        if isinstance(machine, ClusterCoordinator) and machine.map.epoch:
+            place = place_of(submit, machine.map, self.directory.leader.partition(".")[0])
+            if place != self.name and place in self._known:
+                return place + COORDINATOR
+        return own
 
-    def _wave_answered(self, coordinator: str, outcome: object) -> None:
-        waves = self._waves.get(coordinator)
-        if waves is not None:
-            assert isinstance(outcome, Outcome)
-            waves.answered(outcome.tx_id)
+    def _pass_on(self, to: str, submits: list[Submit]) -> None:
+        """To the coordinator of another process. What cannot be sent, because it is too large, is done here."""
+        with suppress(LocalProtocolError):
+            payload = encode(Addressed(to, self.name + CALLS, Submits(tuple(submits))))
+            if len(payload) <= MESSAGE_BYTES_MAX:
+                self._leave(to.partition(".")[0], payload)
+                return
+        if len(submits) > 1:
+            half = len(submits) // 2
+            self._pass_on(to, submits[:half])
+            self._pass_on(to, submits[half:])
+        else:
+            self._ask(self.name + COORDINATOR, submits[0])
 
     def _ask(self, to: str, question: object) -> None:
         for name in self._named(to):
@@ -619,8 +687,10 @@ class Process:
     # -- what goes out
 
     def _send(self, running: _Running, destination: str, message: object) -> None:
+        if message.__class__ is Outcome or message.__class__ is Outcomes:
+            self._submitting.answered(running.name, message)
         if destination in self._machines:
-            self._local.append((destination, running.name, message))
+            (self._own if message.__class__ is ForLog else self._local).append((destination, running.name, message))
         elif destination == zk.ZOOKEEPER:
             self._zookeeper.request(running, message)
         elif destination == LOGS:
@@ -653,18 +723,20 @@ class Process:
         process = destination.partition(".")[0]
         if process == self.name:
             self._local.append((destination, sender, message))
-        elif self._transmit(process, Addressed(destination, sender, message)):
+        else:
+            try:
+                self._leave(process, encode(Addressed(destination, sender, message)))
+            except LocalProtocolError as error:
+                _log.error("%s from %s to %s: %s", type(message).__name__, sender, destination, error)
+                self.counts["messages_not_sent"] += 1
+
+    def _leave(self, process: str, payload: bytes) -> None:
+        """For another process."""
+        if self._hub.send(process, payload):
             self.counts["messages_sent"] += 1
         else:
             # Its queue is full, or nobody knows where it is: whoever waits for the answer asks again.
             self.counts["messages_not_sent"] += 1
-
-    def _transmit(self, process: str, message: Addressed) -> bool:
-        try:
-            return self._hub.send(process, encode(message))
-        except LocalProtocolError as error:
-            _log.error("%s from %s to %s: %s", type(message.message).__name__, message.sender, message.to, error)
-            return False
 
     def _flush_logs(self) -> None:
         for running in list(self._machines.values()):

@@ -10,9 +10,9 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from ...changetables import errors
 from ...changetables.errors import CommitUnknown, Error, InternalError, TransactionConflict, Unavailable
@@ -22,6 +22,7 @@ from ...ltm.two_phase.participant import HISTORY_MS, TOO_OLD
 from ..two_phase.messages import ChangesAt, ChangesFound, Outcome, ReadAt, RowsAt, Submit
 from ..two_phase.whole_reads import rest_of, with_more
 from ..vms.step_rows import STEPS_ID
+from .calls import Later
 
 #: A read is given up after this long: more than it takes another LTM to take over.
 READ_MS_MAX = 20_000
@@ -46,6 +47,9 @@ class Asking(Protocol):
     def ask(self, to: str, question: object) -> Future[object]:
         """From any thread. `question` is a Submit, or has a number; 0 is replaced by one of this process. It is asked
         again until it is answered; a future that is cancelled is forgotten."""
+
+    def ask_later(self, to: str, question: object, then: Callable[[Any], None]) -> Later:
+        """The same for the thread in which they run: `then` is called with the answer, or with None."""
 
 
 class Requests:
@@ -172,16 +176,15 @@ class Requests:
             raise unknown_outcome() from None
         return self._committed(cast(Outcome, outcome))
 
-    def commit_later(self, submit: Submit) -> Future[object]:
-        """For whoever cannot wait: `commit_ts_of` tells when it is done. Cancelled, it is not asked for again."""
-        return self._asking.ask(self._coordinator, submit)
+    def commit_later(self, submit: Submit, then: Callable[[Outcome | None], None]) -> Later:
+        """For the thread of the machines: `then` is called with what `commit_ts_of` takes. Cancelled, it is not asked
+        for again."""
+        return self._asking.ask_later(self._coordinator, submit, then)
 
-    def commit_ts_of(self, answered: Future[object]) -> int:
-        try:
-            outcome = answered.result(0)
-        except (TimeoutError, CancelledError, Unavailable):
-            raise unknown_outcome() from None
-        return self._committed(cast(Outcome, outcome))
+    def commit_ts_of(self, outcome: Outcome | None) -> int:
+        if outcome is None:
+            raise unknown_outcome()
+        return self._committed(outcome)
 
     def _committed(self, outcome: Outcome) -> int:
         if outcome.state != COMMITTED:

@@ -42,7 +42,7 @@ from ...ltm.two_phase.messages import (
 )
 from ...ltm.two_phase.participant import RefreshRow
 from ...ltm.two_phase.views import refresh_with
-from ..two_phase.messages import ChangesAt, Outcome, ReadAt, RowsAt, Submit
+from ..two_phase.messages import ChangesAt, Outcome, ReadAt, RowsAt, Submit, Submits
 from ..vms.cluster_leader import SchedulingLeader
 from ..vms.cluster_messages import (
     Changed,
@@ -72,7 +72,7 @@ USUAL_HISTORY = HistorySettings()
 
 _MEMBER_TAKES = (ForLog, Lease, NewMap, Timestamps, FetchRange, RangeRows, NotHere)
 _COORDINATOR_TAKES = (
-    *(Submit, ReadAt, ChangesAt, NewMap, NotHere, Timestamps, WantGroup, GroupIs),
+    *(Submit, Submits, ReadAt, ChangesAt, NewMap, NotHere, Timestamps, WantGroup, GroupIs),
     *(ChangeCatalog, CatalogChanged, FetchCatalog),
     *(Told, Refused, Vote, Settled, Answer, Resolved, ReadRows, FoundChanges, NotServed),
 )

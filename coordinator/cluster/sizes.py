@@ -65,26 +65,11 @@ def _too_large(size: int, what: str, bytes_max: int = 0) -> DataError:
 
 
 def _about_bytes(attempt: AttemptAt) -> int:
-    """Every transaction comes through here: 1.3 us, and 0.4 us for each row."""
+    """Every transaction comes through here: to pack it all takes less time than to look at each value."""
     transaction, submit = attempt.transaction, attempt.submit
-    size = 0
-    for _, writes in transaction.writes:
-        size += ITEM_BYTES * len(writes)
-        for _, old, new in writes:
-            if old is not None:
-                size += _text_bytes(old)
-            if new is not None:
-                size += _text_bytes(new)
-    for _, contributions in transaction.contributions:
-        size += ITEM_BYTES * len(contributions)
-        for _, values, delta in contributions:
-            size += _text_bytes(values) + _text_bytes(delta)
-    if submit.refreshes:
-        size += ITEM_BYTES * len(submit.refreshes)
-        size += sum(_text_bytes(group) + _text_bytes(delta) for _, _, group, delta in submit.refreshes)
-    if submit.cells:
-        size += ITEM_BYTES * len(submit.cells)
-    return size
+    packed = pack_for_peer((transaction.writes, transaction.contributions, submit.refreshes))
+    items = sum([len(some) for _, some in transaction.writes + transaction.contributions])
+    return len(packed) + ITEM_BYTES * (items + len(submit.refreshes) + len(submit.cells))
 
 
 def _text_bytes(values: Iterable[object]) -> int:

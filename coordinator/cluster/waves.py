@@ -31,10 +31,10 @@ WAVE_SUBMITS_MAX = 256
 class _Wave:
     __slots__ = ("begun_ms", "left")
 
-    def __init__(self, begun_ms: int, left: int) -> None:
+    def __init__(self, begun_ms: int) -> None:
         self.begun_ms = begun_ms
         #: Transactions that are not answered yet.
-        self.left = left
+        self.left = 0
 
 
 class Waves:
@@ -42,7 +42,7 @@ class Waves:
 
     def __init__(self, waves_max: int = WAVES_MAX) -> None:
         self._waves_max = waves_max
-        self._held: deque[Submit] = deque()
+        self._held: deque[tuple[str, Submit]] = deque()
         self._waves: deque[_Wave] = deque()
         self._wave_of: dict[TxId, _Wave] = {}
         #: How many were there at a time since the last wave began, and when one last ended.
@@ -53,8 +53,8 @@ class Waves:
         """Transactions that wait."""
         return len(self._held)
 
-    def add(self, submit: Submit) -> None:
-        self._held.append(submit)
+    def add(self, client: str, submit: Submit) -> None:
+        self._held.append((client, submit))
         self._present = max(self._present, len(self._held) + len(self._wave_of))
 
     def answered(self, tx_id: TxId) -> None:
@@ -62,7 +62,7 @@ class Waves:
         if wave is not None:
             wave.left -= 1
 
-    def release(self, now_ms: int) -> tuple[Submit, ...]:
+    def release(self, now_ms: int) -> tuple[tuple[str, Submit], ...]:
         """The next wave; empty if it has to wait, or if there is nothing."""
         if not self._held:
             return ()
@@ -70,12 +70,24 @@ class Waves:
         if len(self._waves) >= self._waves_max or (self._is_gathering and now_ms < self._ended_ms + GATHER_MS):
             return ()
         submits = tuple([self._held.popleft() for _ in range(min(len(self._held), WAVE_SUBMITS_MAX))])
-        wave = _Wave(now_ms, len(submits))
+        wave = _Wave(now_ms)
         self._waves.append(wave)
-        for submit in submits:
+        for _, submit in submits:
+            # It may be there twice, if its client has asked again.
+            self.answered(submit.tx_id)
             self._wave_of[submit.tx_id] = wave
+            wave.left += 1
         self._present = len(self._wave_of)
         return submits
+
+    def is_under_way(self, now_ms: int) -> bool:
+        """Whether no other wave can begin before one of these has ended."""
+        left = [wave for wave in self._waves if wave.left and now_ms < wave.begun_ms + WAVE_MS_MAX]
+        return len(left) >= self._waves_max
+
+    def unanswered(self) -> list[TxId]:
+        """All of them."""
+        return [*self._wave_of, *(submit.tx_id for _, submit in self._held)]
 
     @property
     def due_ms(self) -> int:

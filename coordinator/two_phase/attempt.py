@@ -226,6 +226,7 @@ class AttemptAt:
         """Find what is remembered; returns what has to be asked for."""
         memory, relied = self._memory, self.relied
         assert memory is not None
+        remembered = memory.find
         asked: list[Wanted] = []
         self._recalled = []
         for each in wanted:
@@ -236,7 +237,7 @@ class AttemptAt:
             rows: list[Row | None] = []
             missing: list[int] = []
             for place, key in enumerate(each.keys):
-                known = relied.get(key) or memory.find(key)
+                known = relied.get(key) or remembered(key)
                 if known is None:
                     missing.append(place)
                     rows.append(None)
@@ -444,26 +445,29 @@ class AttemptAt:
         """All participants: whoever was asked for anything, and whoever gets something (rule V3)."""
         return tuple(dict.fromkeys(chain(self.asked, *parts)))
 
-    def _rows(self) -> Iterable[NewRow]:
-        for _, writes in self.transaction.writes:
-            for key, _, new in writes:
-                yield key, new
+    def _rows(self) -> list[NewRow]:
+        return [(key, new) for _, writes in self.transaction.writes for key, _, new in writes]
 
-    def _refreshes(self) -> Iterable[Refresh]:
-        for view_id, contributions in self.transaction.contributions:
-            for key, key_values, delta in contributions:
-                yield view_id, key, key_values, delta
-        yield from self.submit.refreshes
+    def _refreshes(self) -> list[Refresh]:
+        refreshes = [
+            (view_id, key, key_values, delta)
+            for view_id, contributions in self.transaction.contributions
+            for key, key_values, delta in contributions
+        ]
+        refreshes += self.submit.refreshes
+        return refreshes
 
-    def _entries(self) -> Iterable[NewRow]:
+    def _entries(self) -> list[NewRow]:
         """Every other cell that is written: the entries of indexes."""
+        found: list[NewRow] = []
         for table_id, writes in self.transaction.writes:
             for entries in self._tables.by_id[table_id].indexes:
-                yield from entries_of(entries, writes)
+                found += entries_of(entries, writes)
         for name, shown in self.transaction.shown.items():
             for entries in self._tables.views[name].indexes:
-                yield from entries_of(entries, shown)
-        yield from self.submit.cells
+                found += entries_of(entries, shown)
+        found += self.submit.cells
+        return found
 
     def vote(self, log: str, min_ts: int) -> bool:
         """A vote; True if it decides."""
@@ -493,17 +497,22 @@ def _joined(parts: Sequence[FoundRows], limit_and_last: tuple[int, bool]) -> Fou
     return rows[: limit_and_last[0]] if limit_and_last[0] else rows
 
 
-def entries_of(entries: IndexEntries, writes: Iterable[tuple[bytes, Row | None, Row | None]]) -> Iterable[NewRow]:
+def entries_of(entries: IndexEntries, writes: Iterable[tuple[bytes, Row | None, Row | None]]) -> list[NewRow]:
     """The cells of an index that change with some rows: each has the whole primary key. While an index is being made,
     also those that stay: whoever makes it finds rows that were changed meanwhile entered."""
     entry_of, ready = entries.codec.entry, entries.index.ready
+    found: list[NewRow] = []
     for key, old, new in writes:
-        before = None if old is None else entry_of(old, key)
+        if old is None:
+            if new is not None:
+                found.append((entry_of(new, key), (key,)))
+            continue
+        before = entry_of(old, key)
         after = None if new is None else entry_of(new, key)
         if before != after:
-            if before is not None:
-                yield before, None
+            found.append((before, None))
             if after is not None:
-                yield after, (key,)
-        elif after is not None and not ready:
-            yield after, (key,)
+                found.append((after, (key,)))
+        elif not ready:
+            found.append((before, (key,)))
+    return found

@@ -50,7 +50,7 @@ from ...ltm.two_phase.participant import CHANGED, ENDED, EXISTS, OUTDATED, WOULD
 from ..timestamps import STEP
 from ..transaction import Request, check_table
 from .attempt import ASKING, VOTING, AttemptAt
-from .messages import CONFLICT, FAILED, UNKNOWN, Outcome, ReadAt, RowsAt, Submit, Submits, together
+from .messages import BUSY, CONFLICT, FAILED, UNKNOWN, Outcome, Outcomes, ReadAt, RowsAt, Submit, Wave, together
 from .remembered import Remembered
 
 #: Messages that are not answered are sent again after this long.
@@ -107,9 +107,10 @@ class _Work:
         "resolving",
         "start",
         "submit",
+        "together",
     )
 
-    def __init__(self, client: str, submit: Submit, number: int, now_ms: int) -> None:
+    def __init__(self, client: str, submit: Submit, number: int, now_ms: int, together: bool) -> None:
         self.client = client
         self.submit = submit
         self.number = number
@@ -127,6 +128,8 @@ class _Work:
         self.asks_all = False
         #: Whether all has to be looked at and held before votes are asked for.
         self.careful = False
+        #: Whether its client takes several outcomes at once.
+        self.together = together
 
     @property
     def can_join(self) -> bool:
@@ -338,7 +341,7 @@ class Coordinator:
 
     # -- transactions
 
-    def _submit(self, client: str, submit: Submit) -> None:
+    def _submit(self, client: str, submit: Submit, together: bool = False) -> None:
         tx_id = submit.tx_id
         if not submit.writes_something:
             error = ("ProgrammingError", "a transaction that writes nothing", "read at a snapshot instead")
@@ -351,18 +354,18 @@ class Coordinator:
         elif work is not None:
             work.client = client
         elif len(self.work) >= TRANSACTIONS_MAX:
-            error = ("Busy", "too many transactions at once", "try again")
+            error = (BUSY, "too many transactions at once", "try again")
             if not submit.again:
                 self._send.append((client, Outcome(tx_id, CONFLICT, 0, error)))
         else:
             self._number += 1
-            work = self.work[tx_id] = _Work(client, submit, self._number, self._now_ms)
+            work = self.work[tx_id] = _Work(client, submit, self._number, self._now_ms, together)
             self._draw(work)
 
-    def _submits(self, client: str, message: Submits) -> None:
+    def _wave(self, sender: str, message: Wave) -> None:
         self._gathering = True
-        for submit in message.submits:
-            self._submit(client, submit)
+        for client, submit in message.submits:
+            self._submit(client, submit, together=True)
         self._gathering = False
         if self._waiting and not self._drawing:
             self._request_timestamps()
@@ -592,8 +595,7 @@ class Coordinator:
             # Whoever relied on what it changed would be refused.
             for _, writes in attempt.transaction.writes:
                 self.memory.forget([key for key, old, _ in writes if old is not None])
-            for each in works:
-                self._end(each, Outcome(each.submit.tx_id, COMMITTED, commit_ts))
+            self._committed(works, commit_ts)
             self.host.probe(ANSWERED)
         if len(attempt.prepared) > 1 or not commit_ts or not self.one_phase:
             for log in attempt.prepared:
@@ -613,12 +615,28 @@ class Coordinator:
         for work in works:
             work.asks_all = True
 
+    def _committed(self, works: list[_Work], commit_ts: int) -> None:
+        """Who submitted several of them is told once."""
+        outcomes: dict[str, list[Outcome]] = {}
+        for work in works:
+            outcome = Outcome(work.submit.tx_id, COMMITTED, commit_ts)
+            if work.together:
+                self._note_outcome(outcome)
+                outcomes.setdefault(work.client, []).append(outcome)
+            else:
+                self._end(work, outcome)
+        for client, some in outcomes.items():
+            self._send.append((client, some[0] if len(some) == 1 else Outcomes(tuple(some))))
+
     def _end(self, work: _Work, outcome: Outcome) -> None:
-        self.work.pop(work.submit.tx_id, None)
+        self._note_outcome(outcome)
+        self._send.append((work.client, outcome))
+
+    def _note_outcome(self, outcome: Outcome) -> None:
+        self.work.pop(outcome.tx_id, None)
         self._outcomes[outcome.tx_id] = outcome
         if len(self._outcomes) > OUTCOMES_MAX:
             self._outcomes.pop(next(iter(self._outcomes)))
-        self._send.append((work.client, outcome))
 
     def _settled(self, sender: str, settled: Settled) -> None:
         attempt = self._settling.get(settled.attempt[0])
@@ -835,7 +853,7 @@ def _first_rows(
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     Submit: Coordinator._submit,
-    Submits: Coordinator._submits,
+    Wave: Coordinator._wave,
     Timestamps: Coordinator._timestamps,
     Told: Coordinator._told,
     Refused: Coordinator._refused,

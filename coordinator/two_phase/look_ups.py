@@ -103,7 +103,8 @@ def _by_key(
     if theirs:
         (found,) = yield [Wanted(theirs, rows=isinstance(rows, TableRows))]
         if isinstance(rows, TableRows):
-            whole = (None if row is None else rows.whole(row) for row in found.rows)
+            whole_of = rows.whole
+            whole = [None if row is None else whole_of(row) for row in found.rows]
             shown.update(zip(theirs, whole, strict=True))
         else:
             each = yield from together([_show(rows, state) for state in found.rows])

@@ -48,9 +48,15 @@ class Submit(NamedTuple):
 
 
 class Submits(NamedTuple):
-    """Several of one client at once, from the same process: they get their timestamps together."""
+    """Several of one client at once."""
 
     submits: tuple[Submit, ...]
+
+
+class Wave(NamedTuple):
+    """What a process hands its coordinator at once, each with its client: they get their timestamps together."""
+
+    submits: tuple[tuple[str, Submit], ...]
 
 
 def together(submits: Sequence[Submit]) -> Submit:
@@ -72,6 +78,14 @@ class Outcome(NamedTuple):
     error: tuple[str, str, str] = ("", "", "")
 
 
+class Outcomes(NamedTuple):
+    """Several for one client."""
+
+    outcomes: tuple[Outcome, ...]
+
+
+#: The error of one that was not begun where it was submitted.
+BUSY = "Busy"
 CONFLICT, FAILED, UNKNOWN = "conflict", "failed", "unknown"
 
 

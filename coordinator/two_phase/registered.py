@@ -13,5 +13,7 @@ TABLE = {
     131: messages.RowsAt,
     132: messages.ChangesAt,
     133: messages.ChangesFound,
+    134: messages.Submits,
+    135: messages.Outcomes,
 }
 register_all(TABLE)

@@ -26,12 +26,10 @@ class Remembered:
 
     def __init__(self) -> None:
         self._rows: dict[bytes, tuple[int, Row]] = {}
+        self.find = self._rows.get
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def find(self, key: bytes) -> tuple[int, Row] | None:
-        return self._rows.get(key)
 
     def learn(self, key: bytes, ts: int, row: Row) -> None:
         if row_bytes(row) > ROW_BYTES_MAX:

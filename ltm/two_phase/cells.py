@@ -7,13 +7,15 @@ one that comes late is added to every version above it, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TypeAlias
 
 from ...changetables.types import Row
 from ..ordered_keys import LateOrderedKeys
-from .holds import PREFIX_BYTES
+from .holds import PREFIX_BYTES, PREFIX_OF
 from .messages import FoundRows, KeyRange
+from .records import LoggedWrite
 
 Version: TypeAlias = tuple[int, Row | None, tuple | None]  # type: ignore[type-arg]  # a recursive tuple
 
@@ -30,13 +32,20 @@ class Cells:
 
     def put(self, key: bytes, ts: int, row: Row | None) -> None:
         """A version above all that there are."""
-        head = self.chains.get(key)
-        if head is None:
-            if row is not None:
-                self._insert_key(key)
-                self.chains[key] = (ts, row, None)
-        else:
-            self.chains[key] = (ts, row, self._kept(head))
+        self.put_all(((key, None, row),), ts)
+
+    def put_all(self, writes: Iterable[LoggedWrite], ts: int) -> None:
+        """The same for all rows that a transaction writes."""
+        chains = self.chains
+        added: list[bytes] = []
+        for key, _, row in writes:
+            head = chains.get(key)
+            if head is not None:
+                chains[key] = (ts, row, self._kept(head))
+            elif row is not None:
+                chains[key] = (ts, row, None)
+                added.append(key)
+        self._insert_keys(added)
 
     def add(self, key: bytes, ts: int, change: Callable[[Row | None], Row | None]) -> None:
         """A contribution at `ts`: every version from there on has it."""
@@ -73,11 +82,15 @@ class Cells:
         return sorted(key for key in self.chains if start <= key and (stop is None or key < stop))
 
     def _insert_key(self, key: bytes) -> None:
-        prefix = key[:PREFIX_BYTES]
-        ordered = self._order.get(prefix)
-        if ordered is None:
-            ordered = self._order[prefix] = LateOrderedKeys()
-        ordered.add(key)
+        self._insert_keys([key])
+
+    def _insert_keys(self, keys: list[bytes]) -> None:
+        """Mostly of one table after the other."""
+        for prefix, some in groupby(keys, PREFIX_OF):
+            ordered = self._order.get(prefix)
+            if ordered is None:
+                ordered = self._order[prefix] = LateOrderedKeys()
+            ordered.add_all(list(some))
 
     def _kept(self, head: Version) -> Version:
         """What stays of a chain below a new version: what is above the horizon, and what is seen at it."""

@@ -17,7 +17,9 @@ Keys are whole; ranges (index prefixes, scans) are only ever looked up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import TypeAlias
 
 from ...changetables.keys import TABLE_PREFIX_BYTES
@@ -29,6 +31,7 @@ Bounds: TypeAlias = tuple[bytes, bytes]
 Resource: TypeAlias = bytes | Bounds
 #: A range is compared with the keys of its own table only, whose ids are the first bytes of a key.
 PREFIX_BYTES = TABLE_PREFIX_BYTES
+PREFIX_OF: Callable[[bytes], bytes] = itemgetter(slice(0, PREFIX_BYTES))
 
 
 class Claim:
@@ -60,7 +63,7 @@ class Holds:
     def __init__(self) -> None:
         self._claims: dict[Attempt, Claim] = {}
         #: In the order of arrival; those who have it and those who wait for it.
-        self._by_key: dict[bytes, list[Claim]] = {}
+        self._by_key: dict[bytes, tuple[Claim, ...]] = {}
         #: How many of these keys there are, by table: a range of another one need not look at them.
         self._counts: Counter[bytes] = Counter()
         #: Ranges by table, each with one claim.
@@ -87,10 +90,18 @@ class Holds:
         claim = self._claims.get(attempt)
         return None if claim is None else claim.wanted.get(resource)
 
-    def take(self, claim: Claim, keys: Iterable[bytes], mode: int) -> list[Attempt]:
+    def take(self, claim: Claim, keys: Sequence[bytes], mode: int) -> list[Attempt]:
         """Ask for keys. Returns the younger attempts that are in the way and have to be refused: the caller releases
         them. `claim.waiting` says what is still missing then."""
         wanted, by_key, ranges = claim.wanted, self._by_key, self._ranges
+        alone = (claim,)
+        if (not ranges or mode == LOOK_UP) and by_key.keys().isdisjoint(keys):
+            # The common case: nobody has any of them.
+            taken = dict.fromkeys(keys, alone)
+            by_key.update(taken)
+            wanted.update(zip(taken, repeat(mode), strict=False))
+            self._count(taken, 1)
+            return []
         refused: list[Attempt] = []
         added: list[bytes] = []
         for key in keys:
@@ -99,12 +110,12 @@ class Holds:
                 line = by_key.get(key)
                 wanted[key] = mode
                 if line is None:
-                    by_key[key] = [claim]
-                    added.append(key[:PREFIX_BYTES])
+                    by_key[key] = alone
+                    added.append(key)
                     if not ranges or mode == LOOK_UP or key[:PREFIX_BYTES] not in ranges:
                         continue
                 else:
-                    line.append(claim)
+                    by_key[key] = (*line, claim)
             elif known in (mode, WRITE):
                 continue
             else:
@@ -112,8 +123,13 @@ class Holds:
                     claim.had[key] = known
                 wanted[key] = WRITE
             refused += self._wait(claim, key)
-        self._counts.update(added)
+        self._count(added, 1)
         return refused
+
+    def _count(self, keys: Iterable[bytes], more: int) -> None:
+        counts = self._counts
+        for prefix, count in Counter(map(PREFIX_OF, keys)).items():
+            counts[prefix] += more * count
 
     def take_ranges(self, claim: Claim, ranges: Iterable[Bounds]) -> list[Attempt]:
         refused: list[Attempt] = []
@@ -190,12 +206,12 @@ class Holds:
                 line = by_key[resource]
                 if len(line) == 1:
                     del by_key[resource]
-                    removed.append(resource[:PREFIX_BYTES])
+                    removed.append(resource)
                 else:
-                    line.remove(claim)
+                    by_key[resource] = tuple([each for each in line if each is not claim])
             else:
                 tables[resource[0][:PREFIX_BYTES]] = None  # type: ignore[index]  # the beginning of a range
-        self._counts.subtract(removed)
+        self._count(removed, -1)
         for prefix in tables:
             left = [item for item in self._ranges[prefix] if item[1] is not claim]
             if left:

@@ -6,9 +6,9 @@ the floor, a mark on everything, is raised to them (rule H3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from .holds import PREFIX_BYTES
+from .holds import PREFIX_BYTES, PREFIX_OF
 
 #: `min_ts` counts up the last bits of an issued timestamp; there is no room above this.
 RAISE_MAX = 0xFF
@@ -42,19 +42,13 @@ class Marks:
             if self._tables.get(prefix, 0) < ts:
                 self._tables[prefix] = ts
 
-    def highest(self, keys: Iterable[bytes]) -> int:
+    def highest(self, keys: Sequence[bytes]) -> int:
         """The highest mark on any of these keys."""
         found, marks, tables = self.floor, self._keys, self._tables
-        if marks:
-            for key in keys:
-                mark = marks.get(key, 0)
-                if mark > found:
-                    found = mark
+        if not marks.keys().isdisjoint(keys):
+            found = max(found, max([marks.get(key, 0) for key in keys]))
         if tables:
-            for key in keys:
-                mark = tables.get(key[:PREFIX_BYTES], 0)
-                if mark > found:
-                    found = mark
+            found = max([found, *(tables.get(prefix, 0) for prefix in set(map(PREFIX_OF, keys)))])
         return found
 
     def forget_below(self, ts: int) -> None:

@@ -503,6 +503,8 @@ class Participant:
         tx_ids = (attempt[0], *members)
         if self._lost_holds(None, incarnation):
             self._send.append((sender, Refused(attempt, HOLDS_GONE)))
+        elif self._are_new(tx_ids) and len(self.parts) < PARTS_MAX:
+            return self._new_part(sender, attempt, priority, members)
         elif any(tx_id in self.committed or self._has_ended(tx_id, attempt[1]) for tx_id in tx_ids):
             self._send.append((sender, Refused(attempt, ENDED)))
         elif any(self._is_superseded(tx_id, attempt[1]) for tx_id in tx_ids):
@@ -515,13 +517,25 @@ class Participant:
             for tx_id in tx_ids:
                 if tx_id in self._latest:
                     self._let_go(self._latest[tx_id])
-            self._part_number += 1
-            incarnation = self.incarnation << 32 | self._part_number
-            part = _Part(self.holds.claim(attempt, priority), incarnation, sender, self._now_ms)
-            self._enter(attempt, part, members)
-            self._holding.add(attempt, self._now_ms)
-            return part
+            return self._new_part(sender, attempt, priority, members)
         return None
+
+    def _new_part(self, sender: str, attempt: Attempt, priority: int, members: tuple[TxId, ...]) -> _Part:
+        self._part_number += 1
+        incarnation = self.incarnation << 32 | self._part_number
+        part = _Part(self.holds.claim(attempt, priority), incarnation, sender, self._now_ms)
+        self._enter(attempt, part, members)
+        self._holding.add(attempt, self._now_ms)
+        return part
+
+    def _are_new(self, tx_ids: tuple[TxId, ...]) -> bool:
+        """Whether nothing is known here of any of these transactions: the common case."""
+        return (
+            self.committed.keys().isdisjoint(tx_ids)
+            and self._latest.keys().isdisjoint(tx_ids)
+            and self._refused.keys().isdisjoint(tx_ids)
+            and min([made_ts for _, made_ts in tx_ids]) > self.forgotten_ts
+        )
 
     def _lost_holds(self, part: _Part | None, incarnation: int) -> bool:
         """Whether a request relies on holds that were dropped, or lost with a restart."""
@@ -642,6 +656,8 @@ class Participant:
                 self._when_durable(self._lsn, sender, Vote(attempt, self.log, committed[1]))
             return None
         tx_ids = (tx_id, *prepare.members)
+        if self._are_new(tx_ids) and not prepare.incarnation and len(self.parts) < PARTS_MAX:
+            return self._new_part(sender, attempt, prepare.priority, prepare.members)
         if any(each in self.committed for each in tx_ids):
             self._refuse_for_good(attempt, sender, ENDED)
             return None
@@ -676,16 +692,18 @@ class Participant:
                 self._refuse_for_good(attempt, part.coordinator, OUTDATED)
                 return
             highest = max(highest, self.cells.horizon, max([ts for _, ts in prepare.relied]))
-        for key, new in prepare.writes:
-            version = chains.get(key)
-            if version is None:
-                writes.append((key, None, new))
+        if prepare.writes:
+            keys = [key for key, _ in prepare.writes]
+            highest = max(highest, marks.highest(keys))
+            versions = [chains.get(key) for key in keys]
+            if any(versions):
+                highest = max([highest, *(version[0] for version in versions if version is not None)])
+                writes = [
+                    (key, None if version is None else version[1], new)
+                    for (key, new), version in zip(prepare.writes, versions, strict=True)
+                ]
             else:
-                writes.append((key, version[1], new))
-                if version[0] > highest:
-                    highest = version[0]
-        if writes:
-            highest = max(highest, marks.highest([write[0] for write in writes]))
+                writes = [(key, None, new) for key, new in prepare.writes]
         wanted = part.claim.wanted
         if prepare.refreshes and not prepare.at:
             keys = [refresh[1] for refresh in prepare.refreshes]
@@ -860,8 +878,8 @@ class Participant:
 
     def _apply(self, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh], commit_ts: int, at: int) -> None:
         cells, refresh_row = self.cells, self.refresh
-        for key, _, new in writes:
-            cells.put(key, commit_ts, new)
+        if writes:
+            cells.put_all(writes, commit_ts)
         for refresh in refreshes:
             cells.add(refresh[1], at or commit_ts, partial(refresh_row, refresh))
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from ..codec import pack_for_peer
 from .holds import PREFIX_BYTES
 from .messages import Attempt, ChangedRow, Place, Refresh, RefreshedRow
-from .pages import PAGE_BYTES_MAX, ROW_BYTES, row_bytes
+from .pages import PAGE_BYTES_MAX, ROW_BYTES
 from .records import LoggedWrite
 
 #: Changes are known for so long after their commit.
@@ -144,21 +144,9 @@ def _table_of(key: bytes) -> int:
 
 
 def _size(writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]) -> int:
-    """About how many bytes they take."""
-    size = 0
-    for _, old, new in writes:
-        # Written out, because every row that is committed comes through here; its integers are short.
-        for row in (old, new):
-            if row is not None:
-                size += ROW_BYTES
-                for value in row:
-                    if isinstance(value, str | bytes):
-                        size += len(value)
-                    elif isinstance(value, Decimal):
-                        size += len(value.as_tuple().digits)
-    for _, _, key_values, delta in refreshes:
-        size += row_bytes(key_values) + row_bytes(delta)
-    return size
+    """About how many bytes they take. Every row that is committed comes through here: to pack them all takes less time
+    than to look at each value."""
+    return ROW_BYTES * (len(writes) + len(refreshes)) + len(pack_for_peer((writes, refreshes)))
 
 
 def _name(entry: _Entry) -> tuple[int, Attempt]:

@@ -11,13 +11,14 @@ A key is *touched* if it has versions that the store may not have. Only a key th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Iterable
 
 from ...changetables.types import Row
 from .cells import ABSENT, Cells, Version
 from .holds import PREFIX_BYTES, Bounds
 from .messages import FOREVER, KeyRange
 from .pages import row_bytes
+from .records import LoggedWrite
 
 #: Known ranges of one table: beyond it all but the last one are forgotten. New keys are mostly the highest.
 RANGES_MAX = 1_000
@@ -45,14 +46,18 @@ class StoredCells(Cells):
 
     # -- changes
 
-    def put(self, key: bytes, ts: int, row: Row | None) -> None:
-        head = self.chains.get(key)
-        if key not in self.touched:
-            self.touched[key] = 0 if head is None else head[0]
-        if head is None:
-            self._insert_key(key)
-            head = ABSENT
-        self.chains[key] = (ts, row, self._kept(head))
+    def put_all(self, writes: Iterable[LoggedWrite], ts: int) -> None:
+        chains, touched = self.chains, self.touched
+        added: list[bytes] = []
+        for key, _, row in writes:
+            head = chains.get(key)
+            if key not in touched:
+                touched[key] = 0 if head is None else head[0]
+            if head is None:
+                added.append(key)
+                head = ABSENT
+            chains[key] = (ts, row, self._kept(head))
+        self._insert_keys(added)
 
     def add(self, key: bytes, ts: int, change: Callable[[Row | None], Row | None]) -> None:
         head = self.chains.get(key)

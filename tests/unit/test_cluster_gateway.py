@@ -6,16 +6,20 @@ import asyncio
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
+from tests.in_process_cluster import InProcessCluster
 from viewtide import remote_cluster
 from viewtide.cluster_gateway import ClusterGateway
+from viewtide.coordinator.cluster.calls import Later
 from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
 from viewtide.ltm.transport import Hub
 from viewtide.remote import RemoteDatabase
@@ -29,15 +33,38 @@ BY_CATEGORY = (
 )
 
 
-def _serve(gateway: ClusterGateway, ending: threading.Event) -> None:
-    """What the thread that drives the machines does for its guest."""
-    hub = Hub("host")
-    gateway.attach(hub)
-    while not ending.is_set():
-        hub.poll(20)
-        gateway.take()
-        gateway.finish()
-    hub.close()
+class _Host:
+    """A process of the cluster as its gateway sees it, with a thread of its own: the machines are in another one."""
+
+    def __init__(self, cluster: InProcessCluster) -> None:
+        self._cluster = cluster
+        self._hub = Hub("host")
+        self._told: deque[Callable[[], None]] = deque()
+
+    def ask(self, to: str, question: object) -> Future[object]:
+        return self._cluster.ask(to, question)
+
+    def ask_later(self, to: str, question: object, then: Callable[[Any], None]) -> Later:
+        later = Later(then)
+        future = self._cluster.ask(to, question)
+
+        def told(answered: Future[object]) -> None:
+            self._told.append(lambda: later.set_result(answered.result()))
+            self._hub.wake()
+
+        future.add_done_callback(told)
+        return later
+
+    def serve(self, gateway: ClusterGateway, ending: threading.Event) -> None:
+        """What the thread that drives the machines does for its guest."""
+        gateway.attach(self._hub)
+        while not ending.is_set():
+            self._hub.poll(20)
+            gateway.take()
+            while self._told:
+                self._told.popleft()()
+            gateway.finish()
+        self._hub.close()
 
 
 class Gateways:
@@ -50,9 +77,10 @@ class Gateways:
         self.ending: dict[int, threading.Event] = {}
         for number in (1, 2, 3):
             gateway = self.serving[number] = ClusterGateway(f"ltm-{number}", "tcp://127.0.0.1:0")
-            gateway.start(cluster.cluster, lambda: tuple(cluster.ltms))
+            host = _Host(cluster.cluster)
+            gateway.start(host, lambda: tuple(cluster.ltms))
             self.ending[number] = threading.Event()
-            self.threads[number] = threading.Thread(target=_serve, args=(gateway, self.ending[number]), daemon=True)
+            self.threads[number] = threading.Thread(target=host.serve, args=(gateway, self.ending[number]), daemon=True)
             self.threads[number].start()
 
     def found(self, hosts: str) -> list[tuple[str, str]]:
@@ -269,6 +297,9 @@ class _Silent:
 
     def ask(self, to: str, question: object) -> Future[object]:
         return Future()
+
+    def ask_later(self, to: str, question: object, then: Callable[[Any], None]) -> Later:
+        return Later(then)
 
 
 def test_a_process_sleeps_while_its_cluster_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from viewtide.coordinator.cluster.directory import LIVES, PROCESSES, Address, Di
 from viewtide.coordinator.cluster.log_writers import LogWriter, ThreadWriter
 from viewtide.coordinator.cluster.process import UNHURRIED_MS, Birth, Process, ProcessHost, _Running
 from viewtide.coordinator.cluster.roles import ltm_roles, view_manager_roles
-from viewtide.coordinator.two_phase.messages import ChangesFound, Outcome, ReadAt, RowsAt, Submit
+from viewtide.coordinator.two_phase.messages import ChangesFound, Outcome, Outcomes, ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms import cluster_messages
 from viewtide.coordinator.vms.cluster_messages import Hello
 from viewtide.ltm.cluster import log_messages
@@ -38,7 +38,7 @@ FOR_LOGS = (
     *(commit.Ask, commit.Prepare, commit.Decide, commit.Forget, commit.Inquire, commit.Resolve, commit.Read),
     *(commit.ReadChanges, cluster_messages.Close, cluster_messages.Collect, cluster_messages.Passed),
 )
-TO_CLIENTS = (cluster.Done, cluster.CatalogIs, ChangesFound)
+TO_CLIENTS = (cluster.Done, cluster.CatalogIs, ChangesFound, Outcomes)
 
 
 def test_every_message_is_understood_by_a_machine() -> None:
@@ -80,6 +80,11 @@ def test_what_a_machine_understands_is_let_in() -> None:
         (PEER, Addressed("ltm-1.calls", "vm-1", Hello(1))),
         (Identity("vm-1", CLIENT), Addressed("ltm-1.leader", "vm-1", Hello(1))),
         (Identity("vm-1", CLIENT), Addressed("ltm-1.calls", "vm-1", cluster.Done(1))),
+        (Identity("vm-1", VIEW_MANAGER), Addressed("ltm-1.calls", "vm-1", Outcome((1, 2), "committed", 3))),
+        (Identity("boss", ADMIN), Addressed("ltm-1.calls", "boss", Outcomes((Outcome((1, 2), "committed", 3),)))),
+        (PEER, Addressed("ltm-1.calls", "vm-1", Outcomes((Outcome((1, 2), "committed", -5),)))),
+        (PEER, Addressed("ltm-1.calls", "vm-1", Outcome((1, 2), "committed", 2**63))),
+        (PEER, Addressed("ltm-1.calls", "vm-1", Outcomes(()))),
     ],
 )
 def test_whatever_else_is_refused(who: Identity, message: object) -> None:

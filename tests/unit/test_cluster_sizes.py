@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from viewtide import remote_cluster
 from viewtide.coordinator.cluster import sizes
 from viewtide.coordinator.cluster.engine import ClusterEngine
 from viewtide.coordinator.transaction import ABSENT, Request
+from viewtide.coordinator.two_phase.messages import Outcome
 from viewtide.ltm.batches import MESSAGE_BYTES_MAX
 from viewtide.ltm.commit_log.hbase import HBASE_PAYLOAD_BYTES_MAX
 from viewtide.remote_cluster import connect_cluster
@@ -137,10 +139,10 @@ def test_those_that_are_only_together_too_large_are_not(
         request.tables["docs"] = docs
         requests.append(request)
     # All at once: the thread of the machines takes them in one turn.
-    answered = cluster.cluster.do(lambda: [engine.commit_later(request) for request in requests])
-    for each in answered:
-        each.result(WAIT_S_MAX)
-        assert engine.commit_ts_of(each)
+    outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+    cluster.cluster.do(lambda: [engine.commit_later(request, outcomes.put) for request in requests])
+    for _ in requests:
+        assert engine.commit_ts_of(outcomes.get(timeout=WAIT_S_MAX))
     assert ids(db) == list(range(10, 20)) and refused
 
 

@@ -116,7 +116,7 @@ def test_much_is_forgotten_and_each_table_knows_what_it_misses() -> None:
         assert len(known) == 8, "young ones stay, but not too many"
     known.forget(0, 15)
     assert len(known) == 8, "there is not much of it"
-    known.bytes_max = 5 * 300
+    known.bytes_max = 5 * 330
     known.forget(0, 13)
     assert len(known) == 6, "of the old ones nothing"
     known.forget(0, 17)

@@ -11,7 +11,7 @@ from viewtide.coordinator.cluster.waves import (
     Waves,
 )
 from viewtide.coordinator.two_phase.coordinator import Coordinator
-from viewtide.coordinator.two_phase.messages import Outcome, Submit, Submits
+from viewtide.coordinator.two_phase.messages import Outcome, Submit, Wave
 from viewtide.ltm.catalog import Catalog
 from viewtide.ltm.key_range import RangeMap
 from viewtide.ltm.machine import PlainHost
@@ -27,8 +27,8 @@ def submit(number: int) -> Submit:
 def begun(waves: Waves, now_ms: int, *numbers: int) -> list[int]:
     """Those that go when these have come."""
     for number in numbers:
-        waves.add(submit(number))
-    return [each.tx_id[0] for each in waves.release(now_ms)]
+        waves.add("client", submit(number))
+    return [each.tx_id[0] for _, each in waves.release(now_ms)]
 
 
 def full(waves: Waves, now_ms: int = 0) -> None:
@@ -106,9 +106,10 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
 def test_submits_that_come_together_draw_together() -> None:
     made = Coordinator(PlainHost("c"), "oracle", Tables(Catalog(), Horizon()), RangeMap(1, (b"",), ("ltm-1",)))
     made.start(0, (), 1)
+    wave = Wave(tuple(("client", submit(number)) for number in (1, 2, 3)))
     draws = [
         message
-        for _, message in made.receive("client", Submits((submit(1), submit(2), submit(3))), 0).send  # type: ignore[misc]
+        for _, message in made.receive("process", wave, 0).send  # type: ignore[misc]
         if isinstance(message, Draw)
     ]
     assert [draw.wanted for draw in draws] == [3]
