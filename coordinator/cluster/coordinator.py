@@ -67,6 +67,7 @@ class ClusterCoordinator:
         self.inner = Coordinator(host, ORACLE, tables, self.map)
         self.inner.tables_by_version = self.catalogs.tables_by_version
         self.inner.on_prepare = self._check
+        self.inner.on_ahead = lambda: self.keeper.read(CATALOG)
         #: Changes of the catalog by their numbers, with who wants them; the answers that are held back until this one
         #: has that catalog; and who waits for a newer one: by client and number, the version that he has.
         self._changes: dict[int, tuple[str, ChangeCatalog]] = {}

@@ -72,6 +72,9 @@ BACKOFF_MS = 2
 BACKOFF_MS_MAX = 100
 #: The pause where the catalog is being changed: a few messages and two writes in ZooKeeper.
 CATALOG_MS = 15
+#: So long a transaction by a catalog that this coordinator does not know yet waits for it: whoever leads tells LTMs of
+#: a catalog, and everybody reads it in ZooKeeper, one a moment later than the other.
+AHEAD_MS_MAX = 5_000
 #: Outcomes that are remembered, for clients that ask twice.
 OUTCOMES_MAX = 10_000
 #: Transactions at work: beyond it newcomers are refused.
@@ -211,6 +214,8 @@ class Coordinator:
         self.ranges = ranges
         #: Earlier catalogs, which some submits are made by.
         self.tables_by_version: Callable[[int], Tables | None] = lambda version: None
+        #: Is called when a transaction was made by a catalog that is newer than this one's.
+        self.on_ahead: Callable[[], None] | None = None
         #: As of the participants.
         self.one_phase = True
         #: What one answer to a read has at the most, about.
@@ -331,7 +336,10 @@ class Coordinator:
         works: list[tuple[_Work, int]] = []
         for number, then in enumerate(served):
             if isinstance(then, _Work):
-                works.append((then, message.first + number * STEP))
+                if self._is_ahead(then):
+                    self._put_off(then)
+                else:
+                    works.append((then, message.first + number * STEP))
             else:
                 then(message.first + number * STEP, message.epoch)
         for (work, start), *others in self._groups(works):
@@ -393,6 +401,19 @@ class Coordinator:
         if group:
             yield group
 
+    def _is_ahead(self, work: _Work) -> bool:
+        """Whether whoever made it knows a newer catalog: another process did, which passed it on."""
+        version = work.submit.catalog_version
+        if version <= self.tables.catalog.version or work.resolving:
+            return False
+        return self._now_ms - work.began_ms < AHEAD_MS_MAX
+
+    def _put_off(self, work: _Work) -> None:
+        """Until the catalog is here."""
+        if self.on_ahead is not None:
+            self.on_ahead()
+        self._timers.append((self._now_ms + CATALOG_MS, ("again", work.submit.tx_id)))
+
     def _is_judged(self, submit: Submit) -> bool:
         """Whether what it leaves decides about it: run as one with others, all of them would be judged together."""
         tables = self.tables.by_name
@@ -447,6 +468,8 @@ class Coordinator:
             if gone is not None:
                 raise TransactionConflict(f"table {gone!r} was dropped meanwhile", hint=RUN_AGAIN)
             return submit
+        if version > tables.catalog.version:
+            raise TransactionConflict("the catalog that it was made by has not come here", hint=RUN_AGAIN)
         before = self.tables_by_version(version)
         if before is None:
             raise TransactionConflict("the catalog has changed again and again meanwhile", hint=RUN_AGAIN)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from tests.sim import cluster
 from tests.sim.process import Host, Outputs
 from tests.sim.workload import COORDINATORS, key, tables
@@ -15,6 +17,7 @@ from viewtide.coordinator.cluster.catalog_builder import CatalogBuilder, is_unce
 from viewtide.coordinator.cluster.coordinator import ClusterCoordinator
 from viewtide.coordinator.local_layout import LOCAL
 from viewtide.coordinator.transaction import ANY
+from viewtide.coordinator.two_phase import coordinator as coordinator_module
 from viewtide.coordinator.two_phase.messages import CONFLICT, Outcome, ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms.groups import Group, changed_groups, groups_in_force, groups_of
 from viewtide.coordinator.vms.step_rows import Step, opened, published, step_key, watermark_key, watermark_of
@@ -31,8 +34,10 @@ from viewtide.ltm.cluster.messages import (
 )
 from viewtide.ltm.key_range import RangeMap
 from viewtide.ltm.machine import PlainHost
+from viewtide.ltm.tables import Tables
 from viewtide.ltm.two_phase.messages import COMMITTED, Decide, Prepare, Timestamps
 from viewtide.ltm.two_phase.participant import Participant
+from viewtide.ltm.versions import Horizon
 
 MS = 1_000
 FIRST = tables().catalog
@@ -167,6 +172,38 @@ def test_a_transaction_is_committed_by_the_catalog_that_there_is_and_above_its_t
     assert outcome.state == COMMITTED and outcome.commit_ts > answers[0].ts
 
 
+def _note(bench: Bench, ts: int, catalog: Catalog) -> Submit:
+    rows = bench.coordinator(COORDINATORS[0]).catalogs.tables_by_version(catalog.version)
+    assert rows is not None
+    write = (rows.by_name["notes"].codec.keys.encode((1,)), (ANY, (1, 2), None, True))
+    return Submit((5, ts), False, (("notes", (write,)),), catalog_version=catalog.version)
+
+
+def test_a_transaction_by_a_catalog_that_its_coordinator_does_not_know_yet_waits_for_it() -> None:
+    """Another process knew it, and passed the transaction on."""
+    bench = Bench()
+    (read,) = bench.ask(ReadAt(1, 0, (key("counters", 0),)))
+    assert isinstance(read, RowsAt)
+    after = with_notes(FIRST)
+    (changed,) = bench.ask(ChangeCatalog(7, 0, pack_catalog(after)))
+    there = bench.coordinator(COORDINATORS[1])
+    there.catalogs, there.inner.tables = Catalogs(), Tables(FIRST, Horizon())
+    there.inner.tables_by_version = there.catalogs.tables_by_version
+    (outcome,) = bench.ask(_note(bench, read.at, after), coordinator=COORDINATORS[1])
+    assert isinstance(outcome, Outcome) and isinstance(changed, CatalogChanged)
+    assert outcome.state == COMMITTED and outcome.commit_ts > changed.ts
+
+
+def test_one_by_a_catalog_that_never_comes_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "AHEAD_MS_MAX", 100)
+    bench = Bench()
+    (read,) = bench.ask(ReadAt(1, 0, (key("counters", 0),)))
+    assert isinstance(read, RowsAt)
+    (outcome,) = bench.ask(_submit(5, read.at, replace(FIRST, version=99)))
+    assert isinstance(outcome, Outcome)
+    assert outcome.state == CONFLICT and "has not come here" in outcome.error[1]
+
+
 def test_a_transaction_of_a_table_that_was_dropped_is_a_conflict() -> None:
     bench = Bench()
     (read,) = bench.ask(ReadAt(1, 0, (key("counters", 0),)))
@@ -177,10 +214,7 @@ def test_a_transaction_of_a_table_that_was_dropped_is_a_conflict() -> None:
     bench.ask(ChangeCatalog(8, first.version, pack_catalog(second)))
     third = with_notes(second)
     bench.ask(ChangeCatalog(9, second.version, pack_catalog(third)))
-    rows = bench.coordinator(COORDINATORS[0]).catalogs.tables_by_version(first.version)
-    assert rows is not None
-    write = (rows.by_name["notes"].codec.keys.encode((1,)), (ANY, (1, 2), None, True))
-    (outcome,) = bench.ask(Submit((5, read.at), False, (("notes", (write,)),), catalog_version=first.version))
+    (outcome,) = bench.ask(_note(bench, read.at, first))
     assert isinstance(outcome, Outcome)
     assert outcome.state == CONFLICT and "'notes' was dropped meanwhile" in outcome.error[1]
 
