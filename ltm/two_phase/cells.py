@@ -25,6 +25,9 @@ ABSENT: Version = (0, None, None)
 class Cells:
     def __init__(self) -> None:
         self.chains: dict[bytes, Version] = {}
+        #: Every key whose newest version is no row, and some that have one again: what `prune` looks at. It comes again
+        #: and again, and must not take longer the more rows there are.
+        self._gone: dict[bytes, None] = {}
         #: The keys of each table, in order.
         self._order: dict[bytes, LateOrderedKeys] = {}
         #: Versions that nobody above it can see are forgotten; readers below it are refused.
@@ -42,6 +45,8 @@ class Cells:
             head = chains.get(key)
             if head is not None:
                 chains[key] = (ts, row, self._kept(head))
+                if row is None:
+                    self._gone[key] = None
             elif row is not None:
                 chains[key] = (ts, row, None)
                 added.append(key)
@@ -58,11 +63,15 @@ class Cells:
             self.chains[key] = (ts, change(head[1]), older)
         else:
             self.chains[key] = _added(head, ts, change)
+        if self.chains[key][1] is None:
+            self._gone[key] = None
 
     def place(self, key: bytes, chain: Version) -> None:
         """The whole chain of a key that is not here."""
         self._insert_key(key)
         self.chains[key] = chain
+        if chain[1] is None:
+            self._gone[key] = None
 
     def drop(self, start: bytes, stop: bytes | None) -> None:
         """Forget keys: they are somebody else's."""
@@ -71,6 +80,7 @@ class Cells:
 
     def _remove(self, key: bytes) -> None:
         del self.chains[key]
+        self._gone.pop(key, None)
         prefix = key[:PREFIX_BYTES]
         ordered = self._order[prefix]
         ordered.remove(key)
@@ -144,8 +154,14 @@ class Cells:
     def prune(self) -> None:
         """Forget what nobody sees at the horizon or above it, also rows that are gone for good (rule H7: only below
         the horizon)."""
-        for key in [key for key, version in self.chains.items() if version[1] is None and version[0] <= self.horizon]:
+        for key in self._gone_below(self.horizon):
             self._remove(key)
+
+    def _gone_below(self, horizon: int) -> list[bytes]:
+        """Keys that have had no row since then, at the latest."""
+        chains = self.chains
+        self._gone = {key: None for key in self._gone if chains[key][1] is None}
+        return [key for key in self._gone if chains[key][0] <= horizon]
 
 
 def _added(version: Version, ts: int, change: Callable[[Row | None], Row | None]) -> Version:

@@ -57,6 +57,8 @@ class StoredCells(Cells):
                 added.append(key)
                 head = ABSENT
             chains[key] = (ts, row, self._kept(head))
+            if row is None:
+                self._gone[key] = None
         self._insert_keys(added)
 
     def add(self, key: bytes, ts: int, change: Callable[[Row | None], Row | None]) -> None:
@@ -201,9 +203,8 @@ class StoredCells(Cells):
 
     def prune(self) -> None:
         """Rows that are gone for good. The store has them, or has forgotten them itself."""
-        horizon = min(self.horizon, self.stored_ts)
-        for key, version in list(self.chains.items()):
-            if version[1] is None and version[0] <= horizon and key not in self.touched and self._range_of(key):
+        for key in self._gone_below(min(self.horizon, self.stored_ts)):
+            if key not in self.touched and self._range_of(key):
                 self._remove(key)
 
     def evict(self, keys_max: int, is_used: Callable[[bytes], bool]) -> int:
