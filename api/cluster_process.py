@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from .ltm.tables import Tables
 from .ltm.transport import Hub
 from .ltm.versions import Horizon
 from .metrics_server import Figure, MetricsServer, process_figures
-from .process_config import HBASE, ProcessConfig, read_password
+from .process_config import ANY_PROCESSOR, HBASE, ProcessConfig, read_password
 
 if TYPE_CHECKING:
     from .ltm.store.hbase import HbaseStore
@@ -71,7 +72,7 @@ def run_process(config: ProcessConfig, role: str) -> int:
             process.host(gateway)
         closing.enter_context(_ended_by_signals(process))
         _log.info("%s listens at %s", config.name, hub.address, extra={"role": role, "metrics": served.address})
-        return _run(process)
+        return _run(process, config.processor)
 
 
 class _Served:
@@ -103,7 +104,8 @@ class _Served:
         return "" if self.process.is_ready else "not all machines run yet"
 
 
-def _run(process: Process) -> int:
+def _run(process: Process, processor: int) -> int:
+    stay_on(processor)
     # What is alive now stays: the collector need not look at it again. Rows will, too, and are in no cycle.
     gc.collect()
     gc.freeze()
@@ -124,6 +126,12 @@ def _run(process: Process) -> int:
         database_closed()
     _log.info("%s ends", process.name)
     return 0
+
+
+def stay_on(processor: int) -> None:
+    """This thread, and those that it begins from now on."""
+    if processor != ANY_PROCESSOR:
+        os.sched_setaffinity(0, {processor})
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 60_000
 LEVELS = ("debug", "info", "warning", "error")
 LOCAL, HBASE = "local", "hbase"
 LTM = "ltm"
+ANY_PROCESSOR = -1
 #: Keys that only LTMs make something of.
 OF_LTMS = frozenset({"clients", "advertise_clients", "balance", "storage", "hbase", "history"})
 
@@ -80,6 +82,7 @@ class ProcessConfig:
     metrics: str = _setting("host:port of /metrics, /healthz and /readyz; empty: none.", "127.0.0.1:0")
     log_level: str = _setting("debug, info, warning or error.", "info")
     balance: bool = _setting("Of LTMs: who leads spreads key ranges by what LTMs have to do. The same for all.", False)
+    processor: int = _setting("The processor that its loop stays on, by number; -1: whichever is free.", ANY_PROCESSOR)
     keys: KeySettings = _NO_KEYS
     storage: StorageSettings = _USUAL_STORAGE
     hbase: HBaseSettings = _NO_HBASE
@@ -102,11 +105,22 @@ class ProcessConfig:
             raise InterfaceError("storage.kind is hbase, but hbase.thrift names no server")
         if self.history.seconds < 0 or self.history.megabytes < 0:
             raise InterfaceError("history.seconds and history.megabytes cannot be negative")
+        _check_processor(self.processor)
         _check_told("listen", self.listen, "advertise", self.advertise)
         if self.clients:
             _check_told("clients", self.clients, "advertise_clients", self.advertise_clients)
         elif self.advertise_clients:
             raise InterfaceError("advertise_clients is given, and clients is empty: no clients are served")
+
+
+def _check_processor(number: int) -> None:
+    if number == ANY_PROCESSOR:
+        return
+    if not hasattr(os, "sched_getaffinity"):
+        raise InterfaceError("processor is given, and this system lets no process choose", hint="leave it out")
+    known = sorted(os.sched_getaffinity(0))
+    if number not in known:
+        raise InterfaceError(f"processor is {number}", hint=f"this process may use {', '.join(map(str, known))}")
 
 
 def _check_told(key: str, address: str, other_key: str, other: str) -> None:

@@ -1263,8 +1263,10 @@ class Participant:
             kept = {tx_id for part in self.parts.values() for tx_id in part.tx_ids}
             # Those of an hour are millions, about in the order of their commits: the younger are not looked at.
             old = [tx_id for tx_id, _ in takewhile(lambda item: item[1][1] <= before, self.committed.items())]
-            for known, names in ((self.committed, old), (self._refused, self._refused), (self._refused_lsn, self._refused_lsn)):
-                for tx_id in [tx_id for tx_id in names if tx_id[1] <= before and tx_id not in kept]:
+            for tx_id in [tx_id for tx_id in old if tx_id[1] <= before and tx_id not in kept]:
+                del self.committed[tx_id]
+            for known in (self._refused, self._refused_lsn):
+                for tx_id in [tx_id for tx_id in known if tx_id[1] <= before and tx_id not in kept]:
                     del known[tx_id]
 
 

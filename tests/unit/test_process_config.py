@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import socket
 import sys
 import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,10 @@ from typer.testing import CliRunner
 from viewtide import cluster_process
 from viewtide.changetables.errors import InterfaceError
 from viewtide.cli import app
+from viewtide.cluster_process import stay_on
 from viewtide.json_logs import JsonFormatter, log_as_json
 from viewtide.metrics_server import Figure, MetricsServer, metrics_text
-from viewtide.process_config import example_config, load_config, read_password
+from viewtide.process_config import ANY_PROCESSOR, example_config, load_config, read_password
 
 LEAST = 'name = "ltm-1"\n[zookeeper]\nhosts = "127.0.0.1:2181/shop"\n'
 
@@ -62,7 +65,7 @@ def test_the_example_of_a_view_manager_has_only_what_it_takes(path: Path) -> Non
     path.write_text(filled_in(printed("view-manager")))
     assert load_config(path).name == "x1"
     assert set(tomllib.loads(path.read_text())) == {
-        *("name", "listen", "advertise", "metrics", "log_level"),
+        *("name", "listen", "advertise", "metrics", "log_level", "processor"),
         *("zookeeper", "keys"),
     }
 
@@ -86,6 +89,8 @@ def test_the_example_of_a_view_manager_has_only_what_it_takes(path: Path) -> Non
         (LEAST + "[hbase]\nthrift = 'x'", "must be a list of strings"),
         (LEAST + "[keys]\nfile = 'x'", "need each other"),
         ("log_level = 'loud'\n" + LEAST, "log_level is 'loud'"),
+        ("processor = 99999\n" + LEAST, "processor is 99999"),
+        ("processor = 'all'\n" + LEAST, "processor must be a whole number"),
         ("zookeeper = 3\nname = 'a'", "zookeeper must be a table"),
         ("name = ", "is not TOML"),
         ("listen = 'tcp://0.0.0.0:7401'\n" + LEAST, "nobody can connect to listen"),
@@ -103,6 +108,17 @@ def test_what_is_wrong_is_named(path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(InterfaceError, match=message):
         load_config(path)
+
+
+@pytest.mark.parametrize("processor", [ANY_PROCESSOR, max(os.sched_getaffinity(0))])
+def test_a_loop_stays_on_its_processor_and_the_rest_of_the_process_does_not(path: Path, processor: int) -> None:
+    path.write_text(f"processor = {processor}\n{LEAST}")
+    before = os.sched_getaffinity(0)
+    with ThreadPoolExecutor(1) as loop:
+        loop.submit(stay_on, load_config(path).processor).result()
+        expected = before if processor == ANY_PROCESSOR else {processor}
+        assert loop.submit(os.sched_getaffinity, 0).result() == expected
+    assert os.sched_getaffinity(0) == before
 
 
 def test_an_address_of_all_interfaces_is_told_by_another_one(path: Path) -> None:
