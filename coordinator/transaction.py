@@ -205,7 +205,7 @@ class Transaction:
             if view is not None:
                 if finished.value:
                     self.contributions.append((view.view.id, finished.value))
-                if view.views or (view.plan.extremes and view.is_read) or (self._shows and _is_shown(view)):
+                if view.views or (view.plan.extremes and view.is_read) or (self._shows and is_shown(view)):
                     self._read.append((view, finished.value))
             return
         assert wanted, "whoever asks for nothing would never be answered"
@@ -319,7 +319,8 @@ def stands_twice(unique: Unique, values: Row) -> IntegrityError:
     )
 
 
-def _is_shown(view: ViewRows) -> bool:
+def is_shown(view: ViewRows) -> bool:
+    """Whether it has to be found out what it shows, for its indexes or because that may fail."""
     return bool(view.indexes) or (view.plan.fallible and view.checked)
 
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from ...changetables.plan import Answers
+from ...changetables.plan import Answers, Contribution
 from ...changetables.types import Row
 from ...ltm.key_range import RangeMap
 from ...ltm.tables import IndexEntries, TableRows, Tables
 from ...ltm.two_phase.holds import CONTRIBUTION, WRITE
 from ...ltm.two_phase.messages import Ask, Attempt, FoundRows, KeyRange, NewRow, Prepare, Refresh, Told, TxId
 from ...ltm.two_phase.pages import rest_of
-from ..transaction import ABSENT, Request, Transaction
+from ..inserting import inserts_of
+from ..transaction import ABSENT, Request, Transaction, is_shown
 from .look_ups import Asking, Found, Wanted, look_up
 from .messages import Submit
 from .partials import placed
@@ -171,15 +172,55 @@ class AttemptAt:
         """None: something is wrong with the transaction. What, it is told when the old rows are known."""
         request = self.transaction.request
         request.inserts_only = True
+        asks: list[tuple[str, Ask]] = []
         try:
-            self.transaction.old_rows({name: [None] * len(intents) for name, intents in request.writes.items()})
-            asks = self._look_up_more(None)
+            if not self._take_in():
+                self.transaction.old_rows({name: [None] * len(intents) for name, intents in request.writes.items()})
+                asks = self._look_up_more(None)
         except Exception:  # whatever it is: it happens again then, and is told as what it is
             request.inserts_only = False
             self._begin_anew(request)
             return None
         self._absent = True
         return asks
+
+    def _take_in(self) -> bool:
+        """The common transaction, many of them run as one, in few steps: new rows of one table, whose views look up
+        rows by key at the most, all of which are remembered. It leaves what the propagations of its views would; False:
+        it is not such a one, and nothing was done."""
+        find = self._memory.find if self._memory is not None and self._recalls else _nothing
+        if len(self.submit.writes) > 1:
+            return False
+        ((name, intents),) = self.submit.writes
+        table = self._tables.by_name[name]
+        views = inserts_of(table)
+        if views is None or any(map(is_shown, table.views)):
+            return False
+        rows: list[Row] = [intent[1] for _, intent in intents]  # type: ignore[misc]  # none of them is None
+        relied: dict[bytes, tuple[int, Row]] = {}
+        contributions: list[tuple[int, list[Contribution]]] = []
+        for view_id, inserting in views:
+            answers: list[list[Row]] = []
+            wanted = inserting.ask(rows)
+            if wanted is None:
+                return False
+            for looked_up, index, keys, _ in wanted:
+                joined = self._tables.by_name.get(looked_up)
+                known = list(map(find, keys))
+                if index is not None or joined is None or not all(known):
+                    return False
+                relied.update(zip(keys, known, strict=True))  # type: ignore[arg-type]  # all of them are there
+                answers.append([joined.whole(row) for _, row in known])  # type: ignore[misc]
+            found = inserting.add(rows, answers)
+            if found:
+                contributions.append((view_id, found))
+        transaction = self.transaction
+        transaction.writes = [(table.table.id, [(key, None, intent[1]) for key, intent in intents])]
+        transaction.contributions = contributions
+        self.relied = relied
+        if self._tables.has_partials and contributions:
+            self._place()
+        return True
 
     def _begin_anew(self, request: Request) -> None:
         """Without what is remembered."""
@@ -485,6 +526,10 @@ class AttemptAt:
     def end(self, commit_ts: int) -> None:
         """Somebody knows the decision."""
         self.state, self.decided = DECIDED, commit_ts
+
+
+def _nothing(key: bytes) -> None:
+    """That is remembered."""
 
 
 def _whole(table: TableRows, row: Row | None) -> Row | None:

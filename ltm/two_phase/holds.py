@@ -37,13 +37,14 @@ PREFIX_OF: Callable[[bytes], bytes] = itemgetter(slice(0, PREFIX_BYTES))
 class Claim:
     """What one attempt wants and has. `age` begins with the first start of its tx_id: the lower, the older."""
 
-    __slots__ = ("age", "attempt", "had", "voted", "waiting", "wanted")
+    __slots__ = ("age", "attempt", "had", "has_ranges", "voted", "waiting", "wanted")
 
     def __init__(self, attempt: Attempt, priority: int) -> None:
         self.attempt = attempt
         self.age = (priority, attempt)
         self.voted = False
         self.wanted: dict[Resource, int] = {}
+        self.has_ranges = False
         self.waiting: set[Resource] = set()
         #: Keys that it waits for and has already in a weaker mode: it keeps that meanwhile.
         self.had: dict[bytes, int] = {}
@@ -137,6 +138,7 @@ class Holds:
             if bounds in claim.wanted:
                 continue
             claim.wanted[bounds] = LOOK_UP
+            claim.has_ranges = True
             self._ranges.setdefault(bounds[0][:PREFIX_BYTES], []).append((bounds, claim))
             refused += self._wait(claim, bounds)
         return refused
@@ -198,20 +200,19 @@ class Holds:
             return []
         if claim.waiting:
             self._waiting -= 1
-        by_key = self._by_key
-        removed: list[bytes] = []
+        by_key, wanted = self._by_key, claim.wanted
+        keys: Iterable[bytes] = wanted  # type: ignore[assignment]  # if there are no ranges among them
         tables: dict[bytes, None] = {}
-        for resource in claim.wanted:
-            if resource.__class__ is bytes:
-                line = by_key[resource]
-                if len(line) == 1:
-                    del by_key[resource]
-                    removed.append(resource)
-                else:
-                    by_key[resource] = tuple([each for each in line if each is not claim])
-            else:
-                tables[resource[0][:PREFIX_BYTES]] = None  # type: ignore[index]  # the beginning of a range
-        self._count(removed, -1)
+        if claim.has_ranges:
+            keys = [resource for resource in wanted if resource.__class__ is bytes]
+            tables = {resource[0][:PREFIX_BYTES]: None for resource in wanted if resource.__class__ is tuple}
+        lines = list(map(by_key.pop, keys))
+        if lines.count((claim,)) != len(lines):
+            shared = {key: line for key, line in zip(keys, lines, strict=True) if len(line) > 1}
+            for key, line in shared.items():
+                by_key[key] = tuple([each for each in line if each is not claim])
+            keys = [key for key in keys if key not in shared]
+        self._count(keys, -1)
         for prefix in tables:
             left = [item for item in self._ranges[prefix] if item[1] is not claim]
             if left:

@@ -679,11 +679,14 @@ class Participant:
     def _vote(self, attempt: Attempt, part: _Part, prepare: Prepare) -> None:
         """Everything is held: find the lowest timestamp that fits, and promise."""
         self.host.probe(BEFORE_VOTE)
-        chains, marks = self.cells.chains, self.marks
+        marks = self.marks
         highest = part.seen_ts
         writes: list[LoggedWrite] = []
+        keys = [key for key, _ in prepare.writes]
+        versions = self._newest(keys, prepare.absent)
+        has_versions = any(versions)
         if prepare.absent:
-            if self._is_there([key for key, _ in prepare.writes[: prepare.absent]]):
+            if has_versions and self._is_there(versions[: prepare.absent]):
                 self._refuse_for_good(attempt, part.coordinator, EXISTS)
                 return
             # As of what is told: that something was deleted below the horizon may be forgotten (rule H3).
@@ -693,11 +696,9 @@ class Participant:
                 self._refuse_for_good(attempt, part.coordinator, OUTDATED)
                 return
             highest = max(highest, self.cells.horizon, max([ts for _, ts in prepare.relied]))
-        if prepare.writes:
-            keys = [key for key, _ in prepare.writes]
+        if keys:
             highest = max(highest, marks.highest(keys))
-            versions = [chains.get(key) for key in keys]
-            if any(versions):
+            if has_versions:
                 highest = max([highest, *(version[0] for version in versions if version is not None)])
                 writes = [
                     (key, None if version is None else version[1], new)
@@ -738,17 +739,20 @@ class Participant:
         self._when_durable(part.vote_lsn, part.coordinator, Vote(attempt, self.log, min_ts))
         self._decisions.add(attempt, self._now_ms)
 
-    def _is_there(self, keys: Sequence[bytes]) -> bool:
-        """Whether there is a row of one of them."""
-        self.cells.load(keys)
-        chains = self.cells.chains
-        return any((version := chains.get(key)) is not None and version[1] is not None for key in keys)
+    def _newest(self, keys: list[bytes], unasked: int) -> list[Version | None]:
+        """The newest versions; the first so many were not asked for before."""
+        if unasked:
+            self.cells.load(keys[:unasked])
+        return list(map(self.cells.chains.get, keys))
+
+    def _is_there(self, versions: list[Version | None]) -> bool:
+        """Whether one of them is a row."""
+        return any(version is not None and version[1] is not None for version in versions)
 
     def _is_outdated(self, relied: Sequence[tuple[bytes, int]]) -> bool:
         """Whether one of these versions is not the newest."""
-        self.cells.load([key for key, _ in relied])
-        chains = self.cells.chains
-        return any((version := chains.get(key)) is None or version[0] != ts for key, ts in relied)
+        versions = self._newest([key for key, _ in relied], len(relied))
+        return not all(versions) or [version[0] for version in versions if version] != [ts for _, ts in relied]
 
     # -- refusals
 
@@ -1309,8 +1313,8 @@ def _looked_up(part: _Part) -> tuple[tuple[bytes, ...], tuple[Bounds, ...]]:
     if len(wanted) > len(part.writes) + len(refreshed):
         written = {key for key, _, _ in part.writes}
         written.update(refreshed)
-        keys += [key for key in wanted if type(key) is bytes and key not in written]
-    return tuple(keys), tuple([key for key in wanted if type(key) is tuple])
+        keys += [key for key in wanted if key not in written and type(key) is bytes]
+    return tuple(keys), tuple([key for key in wanted if type(key) is tuple]) if part.claim.has_ranges else ()
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {

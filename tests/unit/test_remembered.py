@@ -10,13 +10,14 @@ import pytest
 
 import viewtide as vt
 from viewtide.coordinator.several import SeveralEngine
+from viewtide.coordinator.transaction import ABSENT, Intent
 from viewtide.coordinator.two_phase import remembered
 from viewtide.coordinator.two_phase.attempt import AttemptAt
 from viewtide.coordinator.two_phase.look_ups import Found, Wanted
 from viewtide.coordinator.two_phase.messages import FAILED, Outcome, Submit
 from viewtide.coordinator.two_phase.remembered import Remembered
 from viewtide.ltm.ports import Damaged
-from viewtide.ltm.two_phase.messages import Ask, Told
+from viewtide.ltm.two_phase.messages import Ask, Prepare, Told
 
 LTMS = 3
 
@@ -167,6 +168,33 @@ def test_a_row_is_relied_on_in_one_version_only(db: vt.Database) -> None:
     assert [each.keys for each in attempt._recall([Wanted([b"j", b"k"], rows=True)])] == [[b"j"]]
     assert attempt._with_recalled([Found([("found",)])]) == [Found([("found",), ("old",)])]
     assert attempt.relied == {b"k": (1, ("old",))}
+
+
+def test_new_rows_are_taken_in_as_a_propagation_would(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NULL in the join, or if something is not remembered, it is one."""
+    db.create_view("by_product", "SELECT product, COUNT(*) AS n, SUM(cost) AS cost FROM events GROUP BY product")
+    insert(db, 1, product=3)
+    insert(db, 2, product=4)
+    engine = db._engine
+    assert isinstance(engine, SeveralEngine)
+    tables, memory = engine.coordinator.tables, memory_of(db)
+    codec = tables.by_name["events"].codec
+
+    def begun(products: Sequence[int | None]) -> tuple[bool, dict[str, Prepare], list[tuple[str, Ask]]]:
+        rows = codec.checked(tuple((100 + number, product, 7) for number, product in enumerate(products)))
+        intents: list[Intent] = [(ABSENT, row, None, True) for row in rows]
+        submit = Submit((1, 1), False, (("events", tuple(zip(codec.keys_of(rows), intents, strict=True))),))
+        attempt = AttemptAt(submit, 10, 10, 0, tables, engine.coordinator.ranges, 0, memory=memory, recalls=True)
+        taken = attempt._take_in()
+        attempt = AttemptAt(submit, 10, 10, 0, tables, engine.coordinator.ranges, 0, memory=memory, recalls=True)
+        asks = attempt.begin()
+        return taken, {} if asks else dict(attempt.prepare()), asks
+
+    found = {products: begun(products) for products in ((3, 4, 3), (3, None), (None,), (3, 5))}
+    monkeypatch.setattr(AttemptAt, "_take_in", lambda attempt: False)
+    assert {products: begun(products)[1:] for products in found} == {key: value[1:] for key, value in found.items()}
+    assert [taken for taken, _, _ in found.values()] == [True, False, False, False]
+    assert sum(len(prepare.relied) for prepare in found[3, 4, 3][1].values()) == 2
 
 
 def test_random_histories_over_joins_of_three_tables() -> None:
