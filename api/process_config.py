@@ -82,7 +82,7 @@ class ProcessConfig:
     metrics: str = _setting("host:port of /metrics, /healthz and /readyz; empty: none.", "127.0.0.1:0")
     log_level: str = _setting("debug, info, warning or error.", "info")
     balance: bool = _setting("Of LTMs: who leads spreads key ranges by what LTMs have to do. The same for all.", False)
-    processor: int = _setting("The processor that its loop stays on, by number; -1: whichever is free.", ANY_PROCESSOR)
+    processor: int = _setting("The processor that its work stays on, by number; -1: whichever is free.", ANY_PROCESSOR)
     keys: KeySettings = _NO_KEYS
     storage: StorageSettings = _USUAL_STORAGE
     hbase: HBaseSettings = _NO_HBASE

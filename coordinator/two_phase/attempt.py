@@ -186,17 +186,17 @@ class AttemptAt:
 
     def _take_in(self) -> bool:
         """The common transaction, many of them run as one, in few steps: new rows of one table, whose views look up
-        rows by key at the most, all of which are remembered. It leaves what the propagations of its views would; False:
-        it is not such a one, and nothing was done."""
+        rows by key at the most, all of which are remembered. It leaves what the propagations of its views would, views
+        perhaps in another order; False: it is not such a one, and nothing was done."""
         find = self._memory.find if self._memory is not None and self._recalls else _nothing
         if len(self.submit.writes) > 1:
             return False
-        ((name, intents),) = self.submit.writes
+        ((name, intents),) = self.transaction.request.writes.items()
         table = self._tables.by_name[name]
         views = inserts_of(table)
         if views is None or any(map(is_shown, table.views)):
             return False
-        rows: list[Row] = [intent[1] for _, intent in intents]  # type: ignore[misc]  # none of them is None
+        rows: list[Row] = [intent[1] for intent in intents.values()]  # type: ignore[misc]  # none of them is None
         relied: dict[bytes, tuple[int, Row]] = {}
         contributions: list[tuple[int, list[Contribution]]] = []
         for view_id, inserting in views:
@@ -215,7 +215,7 @@ class AttemptAt:
             if found:
                 contributions.append((view_id, found))
         transaction = self.transaction
-        transaction.writes = [(table.table.id, [(key, None, intent[1]) for key, intent in intents])]
+        transaction.writes = [(table.table.id, [(key, None, intent[1]) for key, intent in intents.items()])]
         transaction.contributions = contributions
         self.relied = relied
         if self._tables.has_partials and contributions:

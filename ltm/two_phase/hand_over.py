@@ -35,8 +35,9 @@ def close(participant: Participant, start: bytes, stop: bytes | None, reason: st
 
 def give_away(participant: Participant, start: bytes, stop: bytes | None) -> Adopted:
     """Everything about keys in which nothing is held any more: with a store, only what that has not got. It may be
-    shown when all records are durable."""
-    cells = participant.cells
+    shown when all records are durable. Transactions that are too old to be answered for are not among it: whoever gets
+    them knows them a while longer than this one, and they would come back with the next keys, for ever."""
+    cells, forgotten_ts = participant.cells, participant.forgotten_ts
     keys = cells.touched_between(start, stop) if isinstance(cells, StoredCells) else cells.all_keys(start, stop)
     rows = []
     for key in keys:
@@ -50,9 +51,9 @@ def give_away(participant: Participant, start: bytes, stop: bytes | None) -> Ado
         start,
         stop,
         tuple(rows),
-        tuple((tx_id, *known) for tx_id, known in participant.committed.items()),
+        tuple((tx_id, *known) for tx_id, known in participant.committed.items() if tx_id[1] > forgotten_ts),
         tuple(participant.refused_for_good()),
-        participant.forgotten_ts,
+        forgotten_ts,
         participant.cells.horizon,
     )
 

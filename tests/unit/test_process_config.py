@@ -110,14 +110,20 @@ def test_what_is_wrong_is_named(path: Path, text: str, message: str) -> None:
         load_config(path)
 
 
+def _affinity_of_a_thread() -> set[int]:
+    with ThreadPoolExecutor(1) as begun:
+        return begun.submit(os.sched_getaffinity, 0).result()
+
+
 @pytest.mark.parametrize("processor", [ANY_PROCESSOR, max(os.sched_getaffinity(0))])
-def test_a_loop_stays_on_its_processor_and_the_rest_of_the_process_does_not(path: Path, processor: int) -> None:
+def test_a_loop_stays_on_its_processor_with_the_threads_that_it_begins(path: Path, processor: int) -> None:
     path.write_text(f"processor = {processor}\n{LEAST}")
     before = os.sched_getaffinity(0)
     with ThreadPoolExecutor(1) as loop:
         loop.submit(stay_on, load_config(path).processor).result()
         expected = before if processor == ANY_PROCESSOR else {processor}
         assert loop.submit(os.sched_getaffinity, 0).result() == expected
+        assert loop.submit(_affinity_of_a_thread).result() == expected
     assert os.sched_getaffinity(0) == before
 
 

@@ -124,7 +124,7 @@ def test_votes_and_late_decisions_outlive_the_log() -> None:
 
 def test_a_move_goes_in_pages() -> None:
     rows = tuple((bytes([number]), ((1, (number,)),)) for number in range(5))
-    memory = tuple(((number, 1), 1, 2) for number in range(3))
+    memory = tuple(((number, 8), 8, 9) for number in range(3))
     whole = Adopted(b"", None, rows, memory, (((9, 1), 4),), 7, 8)
     pages = hand_over.in_pages(whole, 2)
     assert [(page.start, page.stop) for page in pages[:3]] == [(b"", b"\x02"), (b"\x02", b"\x04"), (b"\x04", None)]
@@ -136,3 +136,16 @@ def test_a_move_goes_in_pages() -> None:
     for page in pages:
         machine.adopt(page, 0)
     assert hand_over.give_away(machine, b"", None)[:7] == whole[:7]
+
+
+def test_transactions_that_are_too_old_do_not_move_on() -> None:
+    """Keys that went to and fro took them along, each time behind younger ones: nobody ever forgot them."""
+    one, other = (Participant(PlainHost(name), name, "oracle", lambda refresh, row: row) for name in ("a", "b"))
+    old, young = ((1, 5), 5, 6), ((2, 8), 8, 9)
+    for machine in (one, other):
+        machine.start(0, (), 1)
+    one.adopt(Adopted(b"", b"", (), (young, old), (), 4, 0), 0)
+    assert hand_over.give_away(one, b"a", None).committed == (young, old)
+    one.forgotten_ts = 7
+    other.adopt(hand_over.give_away(one, b"a", None), 0)
+    assert list(other.committed) == [young[0]] and other.forgotten_ts == 7
