@@ -54,7 +54,10 @@ class CatalogFollower:
     @property
     def tables(self) -> Tables:
         """Whoever changes the catalog sees nothing but the one that he changes."""
-        return self._base[1] if self._changing_thread == threading.get_ident() else self._now()[1]
+        if self._changing_thread and self._changing_thread == threading.get_ident():
+            return self._base[1]
+        known = self._known
+        return (known if known is not None else self._now())[1]
 
     @property
     def version(self) -> int:

@@ -54,7 +54,7 @@ from .log_service import LogService
 from .log_writers import InlineWriter, LogWriter, ThreadWriter
 from .permissions import may_send
 from .store_service import StoreService
-from .submitting import Submitting, place_of
+from .submitting import Places, Submitting
 from .waves import WAVES_MAX, WAVES_MAX_LOCAL
 from .zookeeper import ZooKeeper
 
@@ -222,10 +222,13 @@ class Process:
         self.events: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._machines: dict[str, _Running] = {}
+        #: Those of them that have a log.
+        self._writing: list[_Running] = []
         self._calls = Calls(self._wake)
         self._unanswered: Due[object] = Due(ANSWER_MS_MAX, lambda at_ms: self._set_timer(at_ms, None, "calls"))
         #: Transactions of this process's clients, and of others' that are coordinated here.
         self._submitting = Submitting(WAVES_MAX_LOCAL if logs is not None and logs.is_local else WAVES_MAX)
+        self._places = Places()
         self._session_ms = session_ms
         #: What a thread has met that must end the process.
         self._failure: Exception | None = None
@@ -397,7 +400,7 @@ class Process:
         self.counts["turns"] += 1
 
     def _is_hurried(self) -> bool:
-        return any(running.is_hurried for running in self._machines.values())
+        return True in [running.is_hurried for running in self._writing]
 
     def _deliver_all(self, messages: deque[tuple[str, str, object]]) -> None:
         """Messages between the machines of this process, with those that they make meanwhile."""
@@ -421,12 +424,12 @@ class Process:
         return self._hub.poll(min(self._due_ms(), CLIENTS_MS_MAX) if waits else self._due_ms())
 
     def _is_full(self) -> bool:
-        return any(running.writer is not None and running.writer.is_full for running in self._machines.values())
+        return True in [running.writer.is_full for running in self._writing if running.writer is not None]
 
     def _due_ms(self) -> int:
         dues = [self._timers[0][0]] if self._timers else []
         dues += self._submitting.due_ms()
-        dues += [running.flush_by_ms for running in self._machines.values() if running.flush_by_ms]
+        dues += [running.flush_by_ms for running in self._writing if running.flush_by_ms]
         return max(0, min(IDLE_MS, min(dues) - self._clock())) if dues else IDLE_MS
 
     # -- machines
@@ -452,6 +455,8 @@ class Process:
                 return
         running = _Running(role, role.make(ProcessHost(role.name, self.events), birth), writer, log.log)
         self._machines[role.name] = running
+        if writer is not None:
+            self._writing.append(running)
         _log.info("%s begins", role.name, extra={"life": birth.life})
         self._guard(running, "start", None, lambda now_ms: running.machine.start(now_ms, log, birth.life))
 
@@ -512,6 +517,7 @@ class Process:
         running.over = True
         del self._machines[running.name]
         if running.writer is not None:
+            self._writing.remove(running)
             running.writer.close()
         self._zookeeper.forget(running)
         if running.log:
@@ -630,7 +636,7 @@ class Process:
         """The coordinator that a transaction of this process's clients goes to."""
         machine = self._machines[own].machine
         if isinstance(machine, ClusterCoordinator) and machine.map.epoch:
-            place = place_of(submit, machine.map, self.directory.leader.partition(".")[0])
+            place = self._places.of(submit, machine.map, self.directory.leader.partition(".")[0])
             if place != self.name and place in self._known:
                 return place + COORDINATOR
         return own
@@ -739,10 +745,9 @@ class Process:
             self.counts["messages_not_sent"] += 1
 
     def _flush_logs(self) -> None:
-        for running in list(self._machines.values()):
+        for running in list(self._writing):
             writer = running.writer
-            if writer is None:
-                continue
+            assert writer is not None
             try:
                 if self._is_flush_due(running):
                     running.is_hurried, running.flush_by_ms = False, 0

@@ -26,11 +26,20 @@ FEW_LTMS = 2
 HELD_MAX = 20_000
 
 
-def place_of(submit: Submit, ranges: RangeMap, leader: str) -> str:
-    """The process by whose coordinator it goes. `leader` is the process that leads, "": nobody knows."""
-    if leader and len({host.process for host in ranges.hosts.values()}) <= FEW_LTMS:
-        return leader
-    return ranges.process(ranges.owner(submit.first_key))
+class Places:
+    """By whose coordinator transactions go; what a map and a leader mean for all of them is found out once."""
+
+    def __init__(self) -> None:
+        self._ranges: RangeMap | None = None
+        self._leader = self._for_all = ""
+
+    def of(self, submit: Submit, ranges: RangeMap, leader: str) -> str:
+        """The process. `leader` is the one that leads, "": nobody knows."""
+        if ranges is not self._ranges or leader != self._leader:
+            processes = {host.process for host in ranges.hosts.values()}
+            self._ranges, self._leader = ranges, leader
+            self._for_all = leader if len(processes) <= FEW_LTMS else ""
+        return self._for_all or ranges.process(ranges.owner(submit.first_key))
 
 
 class Submitting:

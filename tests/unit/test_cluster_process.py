@@ -154,6 +154,7 @@ class Logging(Process):
         self.running = _Running(role, machine, writer, "ltm-1/1")
         self._clock = lambda: self.now_ms
         self._machines = {"ltm-1": self.running}
+        self._writing = [self.running]
         self._story, self._timers, self._numbers = deque(), [], count()
 
     def _send(self, running: _Running, destination: str, message: object) -> None:

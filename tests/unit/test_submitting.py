@@ -13,7 +13,7 @@ from viewtide.coordinator.cluster import submitting
 from viewtide.coordinator.cluster.addressed import Addressed
 from viewtide.coordinator.cluster.calls import Calls, Later
 from viewtide.coordinator.cluster.process import Process
-from viewtide.coordinator.cluster.submitting import Submitting, place_of
+from viewtide.coordinator.cluster.submitting import Places, Submitting
 from viewtide.coordinator.cluster.waves import WAVE_MS_MAX, WAVES_MAX_LOCAL
 from viewtide.coordinator.transaction import ABSENT
 from viewtide.coordinator.two_phase.coordinator import Coordinator
@@ -44,6 +44,10 @@ def ranges_of(*processes: str) -> RangeMap:
     return RangeMap(1, starts, tuple(logs), {}, 0, {log: Hosting(1, (log,)) for log in logs})
 
 
+def place_of(made: Submit, ranges: RangeMap, leader: str) -> str:
+    return Places().of(made, ranges, leader)
+
+
 def test_with_two_ltms_the_leader_coordinates() -> None:
     ranges = ranges_of("ltm-1", "ltm-2")
     for key in (b"0", b"1"):
@@ -63,6 +67,12 @@ def test_logs_that_one_process_answers_for_count_once() -> None:
     """Whoever takes over answers for the logs of the dead, too."""
     ranges = ranges_of("ltm-1", "ltm-2", "ltm-3").host("ltm-3/1", "ltm-2/9")
     assert place_of(submit(1, b"0"), ranges, "ltm-2") == "ltm-2"
+
+
+def test_what_was_found_out_holds_for_its_map_and_its_leader() -> None:
+    places, two, three = Places(), ranges_of("ltm-1", "ltm-2"), ranges_of("ltm-1", "ltm-2", "ltm-3")
+    asked = [(two, "ltm-2"), (two, "ltm-1"), (three, "ltm-1"), (two, "ltm-1"), (two, "")]
+    assert [places.of(submit(1, b"1"), *each) for each in asked] == ["ltm-2", "ltm-1", "ltm-2", "ltm-1", "ltm-2"]
 
 
 def test_what_comes_from_several_processes_goes_as_one_wave() -> None:
