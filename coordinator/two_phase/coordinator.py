@@ -7,7 +7,7 @@ which first makes sure that the earlier attempt is refused for good, or answers 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -231,7 +231,8 @@ class Coordinator:
         self.memory = Remembered()
         #: By log: attempts whose decisions all have, and it was not told yet.
         self._forgotten: dict[str, list[Attempt]] = {}
-        self._outcomes: dict[TxId, Outcome] = {}
+        #: A plain dictionary would look for its first entry behind all that are gone.
+        self._outcomes: OrderedDict[TxId, Outcome] = OrderedDict()
         self._readings: dict[int, _Reading] = {}
         self._number = 0
         #: Who waits for a timestamp, and how many of them the request that is out will serve (rule T1).
@@ -659,7 +660,7 @@ class Coordinator:
         self.work.pop(outcome.tx_id, None)
         self._outcomes[outcome.tx_id] = outcome
         if len(self._outcomes) > OUTCOMES_MAX:
-            self._outcomes.pop(next(iter(self._outcomes)))
+            self._outcomes.popitem(last=False)
 
     def _settled(self, sender: str, settled: Settled) -> None:
         attempt = self._settling.get(settled.attempt[0])
