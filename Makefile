@@ -8,8 +8,8 @@ VENV ?= .venv
 # The interpreter for .venv; without one, .ci/python.sh chooses.
 PYTHON ?=
 BIN := $(VENV)/bin
-# Test processes beside each other (pytest-xdist); 0 runs the tests in one process. `make test` has one more than the
-# two cores that it is meant for: some tests wait for servers and sessions (tests/schedule.py has who does what).
+# Test processes beside each other (pytest-xdist); 0 runs the tests in one process. `make test` has two more than
+# the two cores that it is meant for: some tests wait for servers and sessions (tests/schedule.py has who does what).
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS)
 PYTEST_ARGS ?=
@@ -42,7 +42,7 @@ demo: $(BASE_STAMP) ## install into .venv and show Viewtide at work (no PostgreS
 
 install: $(DEV_STAMP) ## install into .venv with all that development needs
 
-test: WORKERS = 3
+test: WORKERS = 4
 test: $(DEV_STAMP) $(POSTGRES_STAMP) $(JAVA_STAMP) ## all tests, with full Hypothesis settings
 	VIEWTIDE_TEST_PROFILE=full $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 

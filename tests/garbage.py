@@ -1,7 +1,8 @@
 """Garbage for any port: what somebody sends who does not know the protocol, or knows it and means harm.
 
-`Garbage(address, seed)` is a context manager: threads of it connect and send as fast as they can until its end. The
-address is tcp://host:port or ipc://path of a hub, http://host:port, or unix://path of the socket of an open directory.
+`Garbage(address, seed)` is a context manager: threads of it connect and send until its end, as fast as they can unless
+`slow_down` was called. The address is tcp://host:port or ipc://path of a hub, http://host:port, or unix://path of the
+socket of an open directory.
 """
 
 from __future__ import annotations
@@ -270,6 +271,7 @@ class Garbage:
         self.attacks = {"http": HTTP_ATTACKS, "unix": KNOCKS}.get(scheme, ATTACKS)
         self.sent: Counter[str] = Counter()
         self._stop = threading.Event()
+        self._pause_s = 0.001
         self._address = address
         work = [threading.Thread(target=self._attack, args=(seed * 1_000 + number,)) for number in range(threads)]
         if speaks_zeromq and self.attacks is ATTACKS:
@@ -287,11 +289,15 @@ class Garbage:
         for thread in self._threads:
             thread.join()
 
+    def slow_down(self, pause_s: float) -> None:
+        """So long between two of them, from now on."""
+        self._pause_s = pause_s
+
     def _attack(self, seed: int) -> None:
         attacker = Attacker(self._address, seed)
         names = list(self.attacks)
         with contextlib.closing(attacker):
-            while not self._stop.wait(0.001):
+            while not self._stop.wait(self._pause_s):
                 name = attacker.random.choice(names)
                 # That it closes the connection, or is slow to accept one, is the other side's right.
                 with contextlib.suppress(OSError):
@@ -303,7 +309,7 @@ class Garbage:
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.linger, dealer.sndhwm = 0, 20
             dealer.connect(self._address)
-            while not self._stop.wait(0.002):
+            while not self._stop.wait(2 * self._pause_s):
                 for frames in wrong_batches(numbers):
                     # Without waiting: a message of several frames may stick in the middle when it is disconnected.
                     with contextlib.suppress(zmq.Again):
