@@ -3,15 +3,18 @@ logs on the local disk or in HBase.
 
 ZooKeeper, or one JVM with it and HBase, is started once for a bench; every cell gets LTM processes of its own. With
 two LTMs or more, events are on one and all else is on another: products, the index on events.product, the rows of the
-view. So every transaction has two participants. Clients are served by all LTMs in turn.
+view. So every transaction has two participants. Clients are served by all LTMs in turn. All of them talk over Unix
+sockets, as PostgreSQL and its clients do.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -142,13 +145,14 @@ def _processes(folder: Path, chroot: str, servers: Servers, count: int, storage:
     """LTM processes by their names. They end with the block."""
     started: Processes = {}
     own = sorted(os.sched_getaffinity(0))
+    sockets = Path(tempfile.mkdtemp(prefix="vt-"))  # where the names of sockets are short enough
     try:
         for number in range(1, count + 1):
             name = f"ltm-{number}"
             config = folder / f"{name}.toml"
             # LTMs that wake each other on the same processor wait there for each other (docs/operations.md).
             processor = own[number - 1] if 1 < count <= len(own) else -1
-            config.write_text(_config(name, chroot, folder, servers, storage, processor))
+            config.write_text(_config(name, chroot, folder, sockets, servers, storage, processor))
             command = [sys.executable, "-m", "viewtide.cli", "ltm", "--config", str(config)]
             with open(folder / f"{name}.log", "wb") as log:
                 started[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -162,13 +166,15 @@ def _processes(folder: Path, chroot: str, servers: Servers, count: int, storage:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        shutil.rmtree(sockets)
 
 
-def _config(name: str, chroot: str, folder: Path, servers: Servers, storage: str, processor: int) -> str:
+def _config(name: str, chroot: str, folder: Path, sockets: Path, servers: Servers, storage: str, processor: int) -> str:
     thrift = ", ".join(f'"{each}"' for each in servers.thrift)
     namespace = chroot.rpartition("-")[2]
     return (
-        f'name = "{name}"\nclients = "tcp://127.0.0.1:0"\nlog_level = "warning"\nprocessor = {processor}\n\n'
+        f'name = "{name}"\nlisten = "ipc://{sockets / name}"\nclients = "ipc://{sockets / name}.clients"\n'
+        f'log_level = "warning"\nprocessor = {processor}\n\n'
         f'[zookeeper]\nhosts = "{chroot}"\nsession_ms = {SESSION_MS}\n\n'
         f'[storage]\nkind = "{storage}"\ndirectory = "{folder / "logs"}"\n\n'
         f'[hbase]\nthrift = [{thrift}]\nnamespace = "bench{namespace}"\n'

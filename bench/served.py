@@ -13,6 +13,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -74,8 +75,9 @@ class PostgresPlace:
 
 @contextmanager
 def served_place(parent: Path, listen: str) -> Iterator[ServedPlace]:
-    """A fresh database with the initial rows and the view, served by a process of its own."""
-    with product.fresh_folder(parent) as folder:
+    """A fresh database with the initial rows and the view, served by a process of its own. `listen` "": at a socket."""
+    with product.fresh_folder(parent) as folder, tempfile.TemporaryDirectory(prefix="vt-") as sockets:
+        listen = listen or f"ipc://{sockets}/node"
         command = [sys.executable, "-m", "viewtide.cli", "serve", str(folder / "dashboard.db"), "--listen", listen]
         node = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True)
         try:
@@ -144,7 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=dashboard.numbers_of, help="numbers of client processes (default 16)")
     parser.add_argument("--skew", type=dashboard.names_of((UNIFORM, HOT)), help="some of uniform,hot; both by default")
     parser.add_argument("--seconds", type=float, help="measured time of each cell")
-    parser.add_argument("--listen", default="tcp://127.0.0.1:0", help="where the node listens")
+    parser.add_argument("--listen", default="", help="where the node listens (default: a Unix socket, as PostgreSQL)")
     parser.add_argument("--dir", type=Path, help="where the databases go, on a real disk (default: a temporary folder)")
 
 
