@@ -16,7 +16,7 @@ from .changetables.builder import Query
 from .changetables.errors import InterfaceError, Unavailable
 from .changetables.schema import Table
 from .changetables.serialize import table_from_plain
-from .changetables.statements import Statement
+from .changetables.statements import Commit, Rollback, Statement
 from .coordinator.ports import Managing
 from .coordinator.verify import Progress
 from .coordinator.vms.managers import ViewManagerStatus
@@ -50,8 +50,8 @@ from .remote_calls import (
     sent_type,
 )
 from .remote_links import Links, Target
-from .rows import Result, Row, Token
-from .sql import Session
+from .rows import Result, Row, Token, Written
+from .sql import Session, not_committed, statements_refused
 from .status import DatabaseStatus, ViewStatus
 from .transaction import Transaction, wrong_thread
 from .verify import VerifyReport
@@ -272,20 +272,49 @@ class RemoteShell(Session):
         self._calls = SessionCalls(node.client, ("shell",))
         self._state = (False, False)
         self.failed = False
+        #: The transaction was lost with a statement that was left; its end is still to be said.
+        self._lost = False
 
     @property
     def in_transaction(self) -> bool:
         return self._state[0]
 
     def execute(self, statement: Statement, text: str = "") -> Result:
+        if self._lost:
+            return self._end_lost(statement)
         try:
-            return cast(Result, self._remote.run(self._calls.ask("execute", (text, statement.place))))
-        finally:
-            self._state = cast("tuple[bool, bool]", self._remote.run(self._calls.ask("state")))
-            self.failed = self._state[1]
+            result = cast(Result, self._remote.run(self._calls.ask("execute", (text, statement.place))))
+        except Exception:
+            self._look()
+            raise
+        except BaseException:  # Ctrl-C
+            self._leave(statement)
+            raise
+        self._look()
+        return result
 
     def close(self) -> None:
         self._remote.run(self._calls.end())
+
+    def _look(self) -> None:
+        self._state = cast("tuple[bool, bool]", self._remote.run(self._calls.ask("state")))
+        self.failed = self._state[1]
+
+    def _leave(self, statement: Statement) -> None:
+        """The node ends its session when it is done with the statement, which may take as long as it likes: nobody
+        waits for it."""
+        self._lost = self.failed = self._state[0] and not isinstance(statement, Commit | Rollback)
+        self._state = (self._lost, self._lost)
+        self._remote.run(self._calls.end())
+
+    def _end_lost(self, statement: Statement) -> Result:
+        if not isinstance(statement, Commit | Rollback):
+            raise statements_refused()
+        self._lost = self.failed = False
+        self._state = (False, False)
+        if isinstance(statement, Commit):
+            raise not_committed()
+        return Written(0)
 
 
 class _RemoteReads:

@@ -16,7 +16,7 @@ from .changetables.statements import Commit, Rollback, Statement
 from .changetables.types import Type
 from .rows import Result
 from .shell_output import Output, cell, place_of
-from .sql import parse, tag_of
+from .sql import not_committed, parse, statements_refused, tag_of
 
 if TYPE_CHECKING:
     from .database import Database
@@ -136,14 +136,12 @@ class Shell:
         if not self._unread:
             return self._session.execute(statement, text)
         if not isinstance(statement, Commit | Rollback):
-            raise ProgrammingError("the transaction has failed: statements are refused until its end", hint="ROLLBACK;")
+            raise statements_refused()
         self._unread = False
         rollback = parse("ROLLBACK")
         result = self._session.execute(rollback.statements[0], rollback.text)
         if isinstance(statement, Commit):
-            raise ProgrammingError(
-                "the transaction had failed, so it was rolled back, not committed", hint="run all its statements again"
-            )
+            raise not_committed()
         return result
 
     def close(self) -> None:

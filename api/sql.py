@@ -302,7 +302,7 @@ class Session:
         if isinstance(statement, Commit | Rollback):
             return self._finish(statement)
         if self.failed:
-            raise ProgrammingError("the transaction has failed: statements are refused until its end", hint="ROLLBACK;")
+            raise statements_refused()
         try:
             return self._run(statement)
         except BaseException:  # Ctrl-C too: nobody knows how far the statement came
@@ -342,10 +342,19 @@ class Session:
             return Written(0)
         if failed:
             tx.rollback()
-            raise ProgrammingError(
-                "the transaction had failed, so it was rolled back, not committed", hint="run all its statements again"
-            )
+            raise not_committed()
         return Written(0, tx.commit().commit_ts)
+
+
+def statements_refused() -> ProgrammingError:
+    return ProgrammingError("the transaction has failed: statements are refused until its end", hint="ROLLBACK;")
+
+
+def not_committed() -> ProgrammingError:
+    """What COMMIT is answered after a failure."""
+    return ProgrammingError(
+        "the transaction had failed, so it was rolled back, not committed", hint="run all its statements again"
+    )
 
 
 _TAGS: dict[type[Statement], str] = {

@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from decimal import Decimal
@@ -23,10 +24,13 @@ import pytest
 from typer.testing import CliRunner
 
 import viewtide as vt
+from viewtide.changetables.statements import Statement, Update
 from viewtide.cli import EXIT_INTERRUPTED, app
+from viewtide.rows import Result
 from viewtide.serve import served
 from viewtide.shell import HISTORY_VARIABLE, PROMPT, PROMPT_FAILED, Shell, run_shell
 from viewtide.shell_output import Output, cell, error_lines, json_value, printable
+from viewtide.sql import Session
 
 READ_SECONDS_MAX = 60
 
@@ -199,6 +203,44 @@ def test_a_text_that_cannot_be_read_and_a_rollback(shell: tuple[Shell, io.String
     assert len(db.sql("TABLE t")) == 0
     assert not made.feed("selec 1;")
     assert made.prompt == PROMPT
+
+
+def test_ctrl_c_leaves_a_statement_that_takes_long(
+    shell: tuple[Shell, io.StringIO], db: vt.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that a node runs: it was waited for until it was done, by SIGTERM, too."""
+    made, err = shell
+    begun, over = threading.Event(), threading.Event()
+    run = Session._run
+
+    def slowly(self: Session, statement: Statement) -> Result:
+        if isinstance(statement, Update):
+            begun.set()
+            over.wait(READ_SECONDS_MAX)
+        return run(self, statement)
+
+    def interrupt() -> None:
+        begun.wait(READ_SECONDS_MAX)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Session, "_run", slowly)
+    for before in ("", "BEGIN; INSERT INTO t VALUES (1);"):
+        begun.clear()
+        assert made.feed(before)
+        pressing = threading.Thread(target=interrupt)
+        pressing.start()
+        with pytest.raises(KeyboardInterrupt):
+            made.feed("UPDATE t SET id = 2;")
+        pressing.join()
+    assert made.prompt == PROMPT_FAILED
+    over.set()
+    assert not made.feed("INSERT INTO t VALUES (2);")
+    assert "the transaction has failed" in err.getvalue()
+    assert not made.feed("COMMIT;")
+    assert "it was rolled back, not committed" in err.getvalue()
+    assert made.prompt == PROMPT
+    assert made.feed("INSERT INTO t VALUES (3);")
+    assert [row.id for row in db.sql("TABLE t")] == [3]
 
 
 def test_what_stands_before_a_text_that_cannot_be_read_is_run(db: vt.Database) -> None:
