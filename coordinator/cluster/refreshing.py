@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead
+from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead, Unavailable
 from ...changetables.evaluators.choice import ROWS
 from ...ltm.tables import Tables, ViewRows
 from ..hot_groups import HotGroups
@@ -26,6 +26,11 @@ from .requests import Requests
 LOOK_MS = 10
 #: The scheduler is asked so often, as long as somebody waits; a new one may have been elected.
 ASK_MS = 200
+#: So long a refresh waits without any view manager: one that died, or is restarted, is back by then.
+NOBODY_MS_MAX = 30_000
+LATE_HINT = "wait longer, or see its status for what it is doing"
+NOBODY = "no view manager of the cluster answers"
+NOBODY_HINT = "start one: `viewtide view-manager`, or `viewtide cluster add view-manager`"
 #: So long an answer of the scheduler is waited for.
 STATUS_MS_MAX = 3_000
 
@@ -46,20 +51,20 @@ class ClusterRefreshing:
             raise NotSupportedError(f"view managers of a cluster do not work by {evaluator!r}", hint="leave it out")
         give_up = time.monotonic() + timeout_ms / 1000
         asked_s = float("-inf")
-        failures = _Failures(name)
+        waiting = _Waiting(name)
         while True:
             watermark = self.watermark(name)
             if watermark >= wanted_ts:
                 return watermark
             now_s = time.monotonic()
             if now_s >= give_up:
+                why, hint = (f": {NOBODY}", NOBODY_HINT) if waiting.is_alone else ("", LATE_HINT)
                 raise StaleRead(
-                    f"view {name!r} did not get as far as asked for within {timeout_ms:g} ms",
-                    hint="wait longer, or see its status for what it is doing",
+                    f"view {name!r} did not get as far as asked for within {timeout_ms:g} ms{why}", hint=hint
                 )
             if now_s - asked_s > ASK_MS / 1000:
                 asked_s = now_s
-                failures.check(self._group(name, wanted_ts), wanted_ts)
+                waiting.check(self._group(name, wanted_ts), wanted_ts)
             time.sleep(LOOK_MS / 1000)
 
     def _group(self, name: str, wanted_ts: int, *, exact: bool = False) -> GroupIs:
@@ -83,13 +88,13 @@ class ClusterRefreshing:
         """One new watermark of several groups, one view of each. What they are at it stays readable for a while, also
         when they go on."""
         give_up = time.monotonic() + timeout_ms / 1000
-        failures = {name: _Failures(name) for name in names}
+        waiting = {name: _Waiting(name) for name in names}
         while True:
             wanted_ts, missing = self._reader.begin(), list(names)
             while missing:
                 states = [(name, self._group(name, wanted_ts, exact=True)) for name in missing]
                 for name, state in states:
-                    failures[name].check(state, wanted_ts)
+                    waiting[name].check(state, wanted_ts)
                 missing = [name for name, state in states if not (state.was_exact or state.watermark == wanted_ts)]
                 if any(state.watermark > wanted_ts for name, state in states if name in missing):
                     break  # a step that had begun just before took it further: another timestamp, then
@@ -118,16 +123,30 @@ class ClusterRefreshing:
         )
 
 
-class _Failures:
-    """The failures of a view's group, from when somebody began to wait for a watermark."""
+class _Waiting:
+    """What happens to a view's group from when somebody begins to wait for a watermark: failures, and nobody who would
+    do the work."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._before: int | None = None
+        #: Since when there is no view manager.
+        self._alone_s: float | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        return self._alone_s is not None
 
     def check(self, state: GroupIs, wanted_ts: int) -> None:
         """StaleRead if a step that would have got as far as wanted has failed since. One that had begun before, and
-        ends below, says nothing."""
+        ends below, says nothing. Unavailable if nobody has been there for long."""
+        now_s = time.monotonic()
+        if state.managers:
+            self._alone_s = None
+        elif self._alone_s is None:
+            self._alone_s = now_s
+        elif now_s - self._alone_s > NOBODY_MS_MAX / 1000:
+            raise Unavailable(f"view {self._name!r} is not refreshed: {NOBODY}", hint=NOBODY_HINT)
         if self._before is None or state.failures < self._before:
             # Also after one that succeeded, and if another scheduler counts from 0.
             self._before = state.failures
