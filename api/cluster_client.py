@@ -124,7 +124,7 @@ class ClusterClient:
         if not isinstance(answer, Done):
             raise OperationalError(f"the leader answered {answer!r}")
         if answer.error:
-            raise OperationalError(f"the leader refused: {answer.error}", hint="see: viewtide cluster status")
+            raise OperationalError(f"the leader refused: {answer.error}")  # with the hint that it has
 
     @contextmanager
     def _asking(self) -> Iterator[Process]:

@@ -154,7 +154,7 @@ class RangeMap:
     def split(self, at: bytes) -> RangeMap:
         """Another range begins there; its owner stays."""
         if at in self.starts:
-            raise ProgrammingError(f"a range begins at {at!r} already")
+            raise ProgrammingError("a range begins there already", hint="viewtide cluster status shows the ranges")
         place = bisect_right(self.starts, at)
         return replace(
             self,
@@ -187,19 +187,22 @@ class RangeMap:
         """Close keys of one owner, which may be parts of its ranges: they are to become another's."""
         source = self.owner(start)
         if stop is not None and start >= stop:
-            raise ProgrammingError(f"there are no keys from {start!r} to {stop!r}")
+            raise ProgrammingError("there are no keys between these", hint="the second one comes after all that are moved")
         if target not in self.hosts:
             raise ProgrammingError(f"keys of {source} cannot be moved to {target}: nobody answers for it")
         if target == source:
             raise ProgrammingError(
-                f"{target} owns these keys already, or the first of them", hint="viewtide cluster status shows who does"
+                f"{target} owns the first of these keys already", hint="viewtide cluster status shows who does"
             )
         if any(move.touches(start, stop) for move in self.moves):
             raise ProgrammingError("some of these keys are being moved", hint="wait until that is done")
         cut = self._cut(start)._cut(stop)
         last = len(cut.starts) if stop is None else bisect_left(cut.starts, stop)
         if any(owner != source for owner in cut.logs[bisect_left(cut.starts, start) : last]):
-            raise ProgrammingError(f"{source} does not own all keys from {start!r} to {stop!r}")
+            raise ProgrammingError(
+                f"{source} owns the first of these keys and does not own all of them",
+                hint="viewtide cluster status shows who does: move the keys of one owner at a time",
+            )
         epoch = self.epoch + 1
         return replace(cut, epoch=epoch, moves=(*self.moves, Move(epoch, start, stop, source, target)))
 

@@ -49,12 +49,12 @@ def test_merge_undoes_a_split() -> None:
 @pytest.mark.parametrize(
     ("operation", "why"),
     [
-        (lambda ranges: ranges.split(b"d"), "begins at"),
+        (lambda ranges: ranges.split(b"d"), "begins there already"),
         (lambda ranges: ranges.merge(b""), "no range begins"),
         (lambda ranges: ranges.merge(b"e"), "no range begins"),
         (lambda ranges: ranges.merge(b"d"), "different owners"),
         (lambda ranges: ranges.begin_move(b"e", b"e", "a"), "no keys"),
-        (lambda ranges: ranges.begin_move(b"e", b"f", "b"), "b owns these keys already"),
+        (lambda ranges: ranges.begin_move(b"e", b"f", "b"), "b owns the first of these keys already"),
         (lambda ranges: ranges.begin_move(b"e", b"f", "nobody"), "cannot be moved"),
         (lambda ranges: ranges.begin_move(b"c", b"e", "c"), "does not own all"),
         (lambda ranges: ranges.begin_move(b"e", None, "c"), "does not own all"),
