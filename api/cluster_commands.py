@@ -72,7 +72,8 @@ class ClusterCommands:
             raise InterfaceError(f"there was never a process {name} here", hint="add one: viewtide cluster add ltm")
         with self._progress(f"starting {name}") as report:
             cluster.start(name, report)
-            cluster.await_ready(report)
+            # Others may have been killed: that is nothing to wait for.
+            cluster.await_ready(report, [name])
         self._say({"started": name}, f"{name} runs.")
 
     def add(self, role: str) -> None:
@@ -90,8 +91,11 @@ class ClusterCommands:
     def move(self, table: str, start: list[str], stop: list[str], target: str) -> None:
         cluster = Development.attach(self._directory)
         cluster.check_known(target, LTM)
+        # Keys go to the log of the target. Without the target that is soon another LTM's, which gets them instead.
+        cluster.check_alive(target, f"start it: viewtide cluster start {target} --dir {self._directory}")
         with self._client(cluster) as client, self._progress(f"moving keys to {target}"):
             epoch = client.move(table, _values(start), _values(stop), target)
+        cluster.check_alive(target, "it has ended meanwhile; viewtide cluster status shows who has its keys")
         self._say({"moved": table, "to": target, "epoch": epoch}, f"{target} owns them.")
 
     # -- output

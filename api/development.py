@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,7 +39,11 @@ CHROOT = "/viewtide"
 #: On a busy machine the JVM with everything in it may pause for seconds.
 SESSION_MS = 6_000
 
+#: In place of the number of a process that is planned and was never started: no process has it.
+NOT_STARTED = 0
+
 _STATE = "cluster.json"
+_WRITTEN_BY = "# Written by `viewtide cluster`: other changes than `processor` are lost.\n"
 _COMMANDS = {LTM: "ltm", VIEW_MANAGER: "view-manager"}
 
 
@@ -72,6 +76,9 @@ class Development:
         made.session_ms = session_ms
         made._save()
         made._start_servers(report)
+        # Before the first one runs: whoever is interrupted here gets the others the next time.
+        made.processes = {name: made.processes.get(name, NOT_STARTED) for name in names}
+        made._save()
         for name in names:
             made.start(name, report)
         made.await_ready(report)
@@ -92,7 +99,7 @@ class Development:
         report(f"starting {name}")
         role = role_of(name)
         config = self.directory / f"{name}.toml"
-        config.write_text(self._config(name))
+        config.write_text(self._config(name, _processor_line(config)))
         with open(self.directory / f"{name}.log", "ab") as log:
             command = [sys.executable, "-m", "viewtide.cli", _COMMANDS[role], "--config", str(config)]
             child = subprocess.Popen(
@@ -108,14 +115,13 @@ class Development:
         number = next(n for n in range(1, PROCESSES_MAX * 10) if f"{prefix}-{n}" not in self.processes)
         name = f"{prefix}-{number}"
         self.start(name, report)
-        self.await_ready(report)
+        self.await_ready(report, [name])
         return name
 
     def kill(self, name: str) -> None:
         """kill -9, as a test of what the others do."""
         self.check_known(name)
-        if not self.is_alive(name):
-            raise OperationalError(f"{name} does not run", hint="viewtide cluster status shows who does")
+        self.check_alive(name)
         os.kill(self.processes[name], signal.SIGKILL)
         _until(lambda: not self.is_alive(name), f"{name} does not end")
 
@@ -132,6 +138,10 @@ class Development:
                 f"{name} is a server of the cluster, none of its processes", hint=f"{hint}; `down` ends all"
             )
         raise OperationalError(f"there is no process {name}", hint=hint)
+
+    def check_alive(self, name: str, hint: str = "viewtide cluster status shows who does") -> None:
+        if not self.is_alive(name):
+            raise OperationalError(f"{name} does not run", hint=hint)
 
     def down(self, report: Report = quiet) -> None:
         """End everything; the data stays."""
@@ -151,15 +161,16 @@ class Development:
 
     def _planned(self, ltms: int | None, view_managers: int | None, storage: str | None) -> list[str]:
         """The processes that are to run: those that were there, and what is asked for."""
-        known = (self.directory / _STATE).exists()
-        if known:
+        if (self.directory / _STATE).exists():
             self._load()
-            if storage not in (None, self.storage):
-                raise InterfaceError(
-                    f"the cluster in {self.directory} has the storage {self.storage}",
-                    hint=f"leave out --storage, or give another directory for one with {storage}",
-                )
-        elif storage is not None:
+        # A first `up` whose servers did not start has left no processes, and no data: this one is the first again.
+        known = bool(self.processes)
+        if known and storage not in (None, self.storage):
+            raise InterfaceError(
+                f"the cluster in {self.directory} has the storage {self.storage}",
+                hint=f"leave out --storage, or give another directory for one with {storage}",
+            )
+        if storage is not None:
             self.storage = storage
         ltms = (0 if known else LTMS) if ltms is None else ltms
         view_managers = (0 if known else VIEW_MANAGERS) if view_managers is None else view_managers
@@ -194,8 +205,8 @@ class Development:
 
     def is_alive(self, name: str) -> bool:
         """Whether it runs, and is the one that was started here: numbers of processes are used again."""
-        pid = self.processes.get(name)
-        if pid is None:
+        pid = self.processes.get(name, NOT_STARTED)
+        if pid == NOT_STARTED:
             return False
         if pid in _children:
             return _children[pid].poll() is None
@@ -215,24 +226,28 @@ class Development:
             states["region servers"] = "gone: end the cluster and start it again"
         return states
 
-    def await_ready(self, report: Report = quiet) -> None:
-        """Every process is known to the others, and every LTM answers for a log."""
+    def await_ready(self, report: Report = quiet, names: Collection[str] = ()) -> None:
+        """Every process, or each that is named, is known to the others, and every LTM of them answers for a log."""
         report("waiting for the processes")
+        names = names or list(self.processes)
         client = self.client()
         try:
-            _until(lambda: not self._missing(client), lambda: f"not ready: {', '.join(self._missing(client))}")
+            _until(
+                lambda: not self._missing(client, names),
+                lambda: f"not ready: {', '.join(self._missing(client, names))}",
+            )
         finally:
             client.close()
 
-    def _missing(self, client: ClusterClient) -> list[str]:
-        dead = [name for name in self.processes if not self.is_alive(name)]
+    def _missing(self, client: ClusterClient, names: Collection[str]) -> list[str]:
+        dead = [name for name in names if not self.is_alive(name)]
         if dead:
             raise OperationalError(f"{dead[0]} has ended", hint=f"see {self.directory / dead[0]}.log")
         if client.zookeeper.read(MAP) is None:
-            return list(self.processes)
+            return list(names)
         hosting = {host.process for host in client.map().hosts.values()}
         known = client.status().processes
-        return [name for name in self.processes if name not in known or (role_of(name) == LTM and name not in hosting)]
+        return [name for name in names if name not in known or (role_of(name) == LTM and name not in hosting)]
 
     def _start_servers(self, report: Report) -> None:
         place = self.directory / "hbase"
@@ -241,12 +256,13 @@ class Development:
                 return
         start(place, report=report)
 
-    def _config(self, name: str) -> str:
+    def _config(self, name: str, processor: str) -> str:
         hbase = self._hbase()
         thrift = ", ".join(f'"{each}"' for each in hbase.thrift)
         clients = 'clients = "tcp://127.0.0.1:0"\n' if role_of(name) == LTM else ""
         return (
-            f'name = "{name}"\n{clients}\n[zookeeper]\nhosts = "{self.zookeeper}"\nsession_ms = {self.session_ms}\n\n'
+            f'{_WRITTEN_BY}name = "{name}"\n{clients}{processor}\n'
+            f'[zookeeper]\nhosts = "{self.zookeeper}"\nsession_ms = {self.session_ms}\n\n'
             f'[storage]\nkind = "{self.storage}"\ndirectory = "{self.directory / "logs"}"\n\n'
             f"[hbase]\nthrift = [{thrift}]\n"
         )
@@ -269,6 +285,13 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 def role_of(name: str) -> str:
     return LTM if name.startswith("ltm-") else VIEW_MANAGER
+
+
+def _processor_line(config: Path) -> str:
+    """The one line that people write into such a file, "" if they did not. Wherever it is: at the end it is in a table
+    that has no such key, and what was meant is plain."""
+    lines = config.read_text().splitlines() if config.exists() else []
+    return next((f"{line}\n" for line in lines if line.partition("=")[0].strip() == "processor"), "")
 
 
 def _until(condition: Callable[[], bool], failure: str | Callable[[], str], timeout_s: float = READY_S_MAX) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
 import viewtide as vt
+from viewtide.changetables.errors import OperationalError
 from viewtide.changetables.types import Value
 from viewtide.cli import app
 from viewtide.cluster_client import _key
 from viewtide.development import Development
+from viewtide.ltm.key_range import Hosting
+from viewtide.process_config import load_config
 
 
 @pytest.fixture
@@ -46,6 +50,24 @@ def test_keys_are_moved_to_ltms(directory: Path) -> None:
     ltms = "there are ltm-1, ltm-2"
     assert refused(directory, "move", "t", "--to", "ltm-9") == f"there is no process ltm-9 ({ltms})"
     assert refused(directory, "move", "t", "--to", "vm-1") == f"vm-1 is no ltm ({ltms})"
+
+
+def test_keys_are_not_moved_to_an_ltm_that_does_not_run(directory: Path) -> None:
+    assert refused(directory, "move", "t", "--to", "ltm-2") == (
+        f"ltm-2 does not run (start it: viewtide cluster start ltm-2 --dir {directory})"
+    )
+
+
+def test_keys_whose_new_owner_ends_meanwhile_are_not_said_to_be_its_own(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = ["ltm-2"]
+    client = Mock(move=Mock(side_effect=lambda *_: alive.clear()))
+    monkeypatch.setattr(Development, "client", lambda _: client)
+    monkeypatch.setattr(Development, "is_alive", lambda _, name: name in alive)
+    assert refused(directory, "move", "t", "--to", "ltm-2") == (
+        "ltm-2 does not run (it has ended meanwhile; viewtide cluster status shows who has its keys)"
+    )
 
 
 @pytest.mark.parametrize("words", [["status"], ["split", "t"], ["start", "ltm-1"], ["add", "ltm"]])
@@ -106,3 +128,87 @@ def test_a_new_cluster_keeps_its_rows_in_hbase_unless_told_otherwise(tmp_path: P
     told = Development(tmp_path)
     assert told._planned(1, 0, "local") == ["ltm-1"]
     assert told.storage == "local"
+
+
+# The first start
+
+
+def test_after_servers_that_did_not_start_the_next_up_is_the_first_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_java(*_: object) -> None:
+        raise OperationalError("java is missing, and HBase needs it")
+
+    monkeypatch.setattr(Development, "_start_servers", no_java)
+    with pytest.raises(OperationalError, match="java"):
+        Development.up(tmp_path, 1, 0, "local")
+    assert Development.attach(tmp_path).processes == {}
+    again = Development(tmp_path)
+    assert again._planned(None, None, None) == ["ltm-1", "ltm-2", "ltm-3", "vm-1", "vm-2"]
+    assert again.storage == "local"
+    other = Development(tmp_path)
+    other._planned(None, None, "hbase")
+    assert other.storage == "hbase"
+
+
+def test_processes_that_an_interrupted_up_did_not_come_to_are_started_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Development, "_start_servers", lambda *_: None)
+    monkeypatch.setattr(Development, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Development.up(tmp_path, 2, 1, "local")
+    left = Development.attach(tmp_path)
+    assert not any(left.is_alive(name) for name in left.processes)
+    left.down()  # has nobody to end
+    assert Development(tmp_path)._planned(None, None, None) == ["ltm-1", "ltm-2", "vm-1"]
+
+
+# One process among others
+
+
+def test_a_process_is_not_held_to_account_for_another_that_is_dead(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    at_work = _client_of("ltm-1", "ltm-2", "ltm-3")
+    monkeypatch.setattr(Development, "client", lambda _: at_work)
+    monkeypatch.setattr(Development, "start", lambda _, name, report: started.append(name))
+    monkeypatch.setattr(Development, "is_alive", lambda _, name: name in started)
+    for words in (["start", "ltm-2"], ["add", "ltm"]):
+        done = CliRunner().invoke(app, ["cluster", *words, "--dir", str(directory)])
+        assert done.exit_code == 0, done.output
+    assert started == ["ltm-2", "ltm-3"]
+    with pytest.raises(OperationalError, match="ltm-1 has ended"):
+        Development.attach(directory).await_ready()
+
+
+def _client_of(*ltms: str) -> Mock:
+    """To a cluster in which each LTM is known, and answers for its log."""
+    hosts = {name: Hosting(1, (f"{name}/1",)) for name in ltms}
+    return Mock(map=lambda: Mock(hosts=hosts), status=lambda: Mock(processes=ltms))
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_the_processor_of_a_process_is_kept_and_its_addresses_are_new(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("viewtide.development.subprocess.Popen", lambda *_, **__: Mock(pid=-1))
+    monkeypatch.setattr("viewtide.development._children", {})
+    config = directory / "ltm-1.toml"
+    Development.attach(directory).start("ltm-1")
+    written = config.read_text()
+    assert written.startswith("# Written by `viewtide cluster`: other changes than `processor` are lost.\n")
+    mine = "processor = 0  # beside the other one\n"
+    old = written.replace("127.0.0.1:1/", "127.0.0.1:2/").replace("session_ms = 6000", "session_ms = 7000")
+    config.write_text(mine + old if place == "first" else old + mine)
+    for _ in range(2):
+        cluster = Development.attach(directory)
+        cluster.processes["ltm-1"] = 1  # has ended
+        cluster.start("ltm-1")
+        read = load_config(config)
+        assert (read.processor, read.zookeeper.hosts, read.zookeeper.session_ms) == (0, cluster.zookeeper, 6000)
+        assert config.read_text().count(mine) == 1
