@@ -133,6 +133,7 @@ def connect(
     ltms: int | None = None,
     keys: str | os.PathLike[str] | None = None,
     server_key: str = "",
+    insecure: bool = False,
 ) -> Opening:
     """Open a database: a directory (created if missing), "memory:" for a new private one, or one on a served node."""
     opening = functools.partial(
@@ -145,6 +146,7 @@ def connect(
         ltms=ltms,
         keys=keys,
         server_key=server_key,
+        insecure=insecure,
     )
     return Opening(_open(opening))
 

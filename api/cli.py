@@ -141,6 +141,9 @@ OwnKey = Annotated[
 ServerKey = Annotated[
     str, typer.Option("--server-key", help="The public key of the node; a cluster's are known.", show_default=False)
 ]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="A node on another machine may have no keys. For private networks only.")
+]
 
 SQL_HELP = (
     "Run SQL on a database: from the terminal, from a script on the standard input, or from -c.\n\n"
@@ -170,13 +173,14 @@ def sql(
     ] = None,
     own_keys: OwnKey = None,
     server_key: ServerKey = "",
+    insecure: Insecure = False,
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .shell import run_shell
 
     if limit is None:
         limit = 0 if as_json else ROWS_SHOWN
-    with _ended_properly(), _opened(path, own_keys, server_key) as database:
+    with _ended_properly(), _opened(path, own_keys, server_key, insecure) as database:
         fine = run_shell(
             database, texts or None, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr
         )
@@ -208,12 +212,13 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     own_keys: OwnKey = None,
     server_key: ServerKey = "",
+    insecure: Insecure = False,
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .status import run_status
     from .targets import ZK, scheme_of
 
-    with _ended_properly(), _known(path, own_keys, server_key) as database:
+    with _ended_properly(), _known(path, own_keys, server_key, insecure) as database:
         is_cluster = scheme_of(path) == ZK
         run_status(database, as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr, is_cluster=is_cluster)
 
@@ -228,11 +233,12 @@ def views(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
     own_keys: OwnKey = None,
     server_key: ServerKey = "",
+    insecure: Insecure = False,
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .status import run_views
 
-    with _ended_properly(), _known(path, own_keys, server_key) as database:
+    with _ended_properly(), _known(path, own_keys, server_key, insecure) as database:
         run_views(database, names or (), as_json=as_json, watch=watch, out=sys.stdout, err=sys.stderr)
 
 
@@ -253,11 +259,12 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each view.")] = False,
     own_keys: OwnKey = None,
     server_key: ServerKey = "",
+    insecure: Insecure = False,
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .verify import run_verify
 
-    with _ended_properly(), _known(path, own_keys, server_key) as database:
+    with _ended_properly(), _known(path, own_keys, server_key, insecure) as database:
         fine = run_verify(database, views or (), repair=repair, as_json=as_json, out=sys.stdout, err=sys.stderr)
     if not fine:
         raise typer.Exit(EXIT_FAILED)
@@ -291,6 +298,7 @@ def load(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     own_keys: OwnKey = None,
     server_key: ServerKey = "",
+    insecure: Insecure = False,
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .file_commands import run_load
@@ -303,10 +311,11 @@ def load(
         if spark:
             from .spark.options import load_options
 
-            with_spark = load_options(into, table, None if own_keys is None else str(own_keys), server_key)
+            own = None if own_keys is None else str(own_keys)
+            with_spark = load_options(into, table, own, server_key, insecure=insecure)
         with (
             opened_sources(files, file_format, separator, sys.stdin) as sources,
-            _opened(into, own_keys, server_key) as database,
+            _opened(into, own_keys, server_key, insecure) as database,
         ):
             run_load(
                 database,
@@ -343,11 +352,12 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     own_keys: OwnKey = None,
     server_key: ServerKey = "",
+    insecure: Insecure = False,
 ) -> None:
     # Imported here: --help and --version need none of it.
     from .file_commands import run_export
 
-    with _ended_properly(), _known(source, own_keys, server_key, "'--from'") as database:
+    with _ended_properly(), _known(source, own_keys, server_key, insecure, "'--from'") as database:
         run_export(database, name, file, wanted=file_format, as_json=as_json, out=sys.stdout, err=sys.stderr)
 
 
@@ -484,7 +494,8 @@ def cluster_up(
     storage: Annotated[
         str | None,
         typer.Option(
-            help="local: logs here, rows in memory. hbase: both in HBase.", show_default=NEW_OR_KEPT.format("hbase")
+            help="local: logs here, rows in memory; HBase runs only for its ZooKeeper. hbase: both in HBase.",
+            show_default=NEW_OR_KEPT.format("hbase"),
         ),
     ] = None,
     as_json: ClusterJson = False,
@@ -567,21 +578,21 @@ def _without_extra(error: ImportError) -> NotSupportedError:
     return NotSupportedError(f"a cluster needs {error.name}", hint="pip install 'viewtide[cluster]'")
 
 
-def _opened(path: str, own_keys: Path | None, server_key: str) -> Database:
+def _opened(path: str, own_keys: Path | None, server_key: str, insecure: bool) -> Database:
     """A database to look at: through the process that has it open, if there is one."""
     from .database import connect
     from .open_socket import running_address
     from .targets import MEMORY, scheme_of
 
-    if path == MEMORY or scheme_of(path):
-        return connect(path, keys=own_keys, server_key=server_key)
-    return connect(running_address(Path(path)) or path, keys=own_keys, server_key=server_key)
+    is_directory = path != MEMORY and not scheme_of(path)
+    target = (running_address(Path(path)) or path) if is_directory else path
+    return connect(target, keys=own_keys, server_key=server_key, insecure=insecure)
 
 
-def _known(path: str, own_keys: Path | None, server_key: str, said_by: str = "'PATH'") -> Database:
+def _known(path: str, own_keys: Path | None, server_key: str, insecure: bool, said_by: str = "'PATH'") -> Database:
     """One that is there already."""
     _check_known(path, said_by)
-    return _opened(path, own_keys, server_key)
+    return _opened(path, own_keys, server_key, insecure)
 
 
 def _check_known(path: str, said_by: str, otherwise: str = "") -> None:

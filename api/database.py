@@ -92,6 +92,7 @@ def connect(
     ltms: int | None = None,
     keys: str | os.PathLike[str] | None = None,
     server_key: str = "",
+    insecure: bool = False,
 ) -> Database:
     """Open a database: a directory (created if missing), "memory:" for a new private one, one on a served node,
     "tcp://host:port" or "ipc://path", or that of a cluster: "zk://host:port,host:port/path".
@@ -102,13 +103,15 @@ def connect(
     of views can be read again, as long as the log takes no more than about `history_bytes` (256 MiB, in memory 32 MiB).
     All of them are the node's own where the database is served. `keys`, the file of one's own key, and `server_key`,
     the public key of the node, are for a node that is not on this machine; of a cluster ZooKeeper knows those.
+    `insecure`: a node on another machine is taken without keys, for private networks only.
     """
     config = Config(cache_rows, view_managers, history, history_bytes, usual_ltms() if ltms is None else ltms)
     name = name_of(target)
     scheme = scheme_of(name)
     said = replace(config, ltms=1 if ltms is None else ltms)
     changed = {each.name: None for each in fields(said) if getattr(said, each.name) != each.default}
-    for_nodes = {option: None for option, value in (("keys", keys), ("server_key", server_key)) if value}
+    said_of_nodes = ("keys", keys), ("server_key", server_key), ("insecure", insecure)
+    for_nodes = {option: None for option, value in said_of_nodes if value}
     check_options(name, scheme, changed, for_nodes, server_key)
     if scheme == ZK:
         from .remote_cluster import connect_cluster
@@ -118,7 +121,7 @@ def connect(
         # Imported here: a database in this process needs no network.
         from .remote import connect_remote
 
-        return connect_remote(name, keys, server_key)
+        return connect_remote(name, keys, server_key, insecure=insecure)
     return Database(open_memory(config) if name == MEMORY else open_directory(Path(name), config))
 
 

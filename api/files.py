@@ -34,6 +34,7 @@ from .arrow import (
     parquet_columns,
     parquet_writer,
     plain_texts_read,
+    pyarrow,
     texts_read,
 )
 from .bulk import CHUNK_ROWS, Rows, placed
@@ -98,6 +99,8 @@ def opened_sources(
             raise InterfaceError(f"--separator is for CSV, and {path} is {kind}", hint="leave it out")
         if not _is_standard_input(path):
             _check_readable(path)
+        if kind != JSON_LINES:
+            pyarrow()  # whoever lacks it is told before a database is made
     with ExitStack() as stack:
         sources = []
         for path, kind in zip(paths, kinds, strict=True):

@@ -65,7 +65,7 @@ def refresh_text(refresh: object) -> str:
         return interval_text(milliseconds(text))
     except InterfaceError:
         raise InterfaceError(
-            f"{refresh!r} is no way to refresh a view", hint="use 'sync', 'manual', '500ms' or vt.target_lag('2s')"
+            f"{refresh!r} is no way to refresh a view", hint="use 'sync', 'manual', '500ms' or 'target_lag 2s'"
         ) from None
 
 

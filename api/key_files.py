@@ -6,6 +6,7 @@ A directory holds `NAME.key` for every key that was made there, and `allowed`, t
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TextIO
 
@@ -23,7 +24,7 @@ class KeyDirectory:
     def new(self, name: str, role: str) -> None:
         """A key, on the list at once."""
         if any(entry.name == name for entry in self._list().entries()):
-            raise InterfaceError(f"{name} has a key already", hint=f"use: viewtide keys rotate {name}")
+            raise InterfaceError(f"{name} has a key already", hint=f"use: {self._command('rotate', name)}")
         keys = new_keys(name, role)
         keys.save(self._file(name))
         self._list().add(Allowed(keys.public, name, role))
@@ -42,19 +43,20 @@ class KeyDirectory:
         """A new key. Those of before stay allowed until they are revoked: not everybody has the new one yet."""
         old = Keys.load(self._file(name))
         keys = new_keys(name, old.role)
+        has_older = any(entry.name == name for entry in self._list().entries())
         # First the list: a process that starts with the new key must not be refused.
         self._list().add(Allowed(keys.public, name, keys.role))
         keys.save(self._file(name), replace=True)
         self._tell(keys, "rotated")
-        if not self._as_json:
-            print(f"older keys of {name} are allowed until: viewtide keys revoke {name} --old", file=self._out)
+        if has_older and not self._as_json:
+            print(f"older keys of {name} are allowed until: {self._command('revoke', name, '--old')}", file=self._out)
 
     def revoke(self, name_or_key: str, *, only_old: bool) -> None:
         """All keys of a name, or all but the newest, or one key. Their connections are refused at once."""
         entries = self._list().entries()
         found = [entry for entry in entries if name_or_key in (entry.name, entry.public)]
         if not found:
-            raise InterfaceError(f"no key of {name_or_key} is allowed", hint="see: viewtide keys list")
+            raise InterfaceError(f"no key of {name_or_key} is allowed", hint=f"see: {self._command('list')}")
         if only_old:
             found = found[:-1]
         for entry in found:
@@ -67,6 +69,10 @@ class KeyDirectory:
         width = max((len(entry.name) for entry in entries), default=0)
         lines = [f"{entry.name:{width}}  {entry.role:12}  {entry.public}" for entry in entries]
         self._print([entry._asdict() for entry in entries], "\n".join(lines) or "nobody is allowed")
+
+    def _command(self, *words: str) -> str:
+        """Another command on this directory, so that it can be copied as it is."""
+        return shlex.join(["viewtide", "keys", *words, "--dir", str(self._directory)])
 
     def _list(self) -> AllowList:
         return AllowList(self._directory / ALLOWED)

@@ -107,10 +107,12 @@ class RemoteNode:
             self.links.close()
 
 
-def connect_remote(address: str, keys: str | os.PathLike[str] | None = None, server_key: str = "") -> RemoteDatabase:
+def connect_remote(
+    address: str, keys: str | os.PathLike[str] | None = None, server_key: str = "", *, insecure: bool = False
+) -> RemoteDatabase:
     """Connect to a served node; Unavailable if nobody answers."""
     own = None if keys is None else Keys.load(Path(keys))
-    node = RemoteNode(Target(_real_address(address), own, server_key))
+    node = RemoteNode(Target(_real_address(address), own, server_key, insecure=insecure))
     node.links.meet()
     return RemoteDatabase(node)
 

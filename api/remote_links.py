@@ -110,11 +110,11 @@ class _Encrypted:
 class Target:
     """Where a node is, and how to get in."""
 
-    def __init__(self, address: str, keys: Keys | None = None, server_key: str = "") -> None:
-        self.address, self.keys, self.server_key = address, keys, server_key
+    def __init__(self, address: str, keys: Keys | None = None, server_key: str = "", *, insecure: bool = False) -> None:
+        self.address, self.keys, self.server_key, self.insecure = address, keys, server_key, insecure
 
     def hub(self, name: str) -> Hub:
-        hub = Hub(name if self.keys is None else self.keys.name, keys=self.keys)
+        hub = Hub(name if self.keys is None else self.keys.name, keys=self.keys, insecure=self.insecure)
         try:
             hub.know(PEER, self.address, self.server_key)
         except BaseException:
@@ -123,7 +123,9 @@ class Target:
         return hub
 
     def wire(self, name: str) -> Wire:
-        return Direct(name, self.address) if self.keys is None and not self.server_key else _Encrypted(self.hub(name))
+        if self.keys is None and not self.server_key:
+            return Direct(name, self.address, insecure=self.insecure)
+        return _Encrypted(self.hub(name))
 
     def lost(self, address: str) -> None:
         """Nobody answers at an address: if there are others, `address` is another one from now on."""

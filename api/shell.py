@@ -14,6 +14,7 @@ from .changetables.literals import sql_name
 from .changetables.schema import Column, Table
 from .changetables.statements import Commit, Rollback, Statement
 from .changetables.types import Type
+from .names import nearest
 from .rows import Result
 from .shell_output import Output, cell, place_of
 from .sql import not_committed, parse, statements_refused, tag_of
@@ -187,9 +188,14 @@ class Shell:
 
     def _describe(self, name: str) -> None:
         name = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
-        if name in self._database.views():
+        tables, views = self._database.tables(), self._database.views()
+        if name in views:
             self._describe_view(name)
             return
+        if name not in tables:
+            raise ProgrammingError(
+                f"there is neither a table nor a view {name!r}", hint=nearest(name, [*tables, *views])
+            )
         table = self._database._table(name)
         columns = [table.columns[position] for position in table.visible()]
         self._output.table(("column", "type", "nullable", "default"), [_described(column) for column in columns])

@@ -67,6 +67,15 @@ def check_options(
                 f"{option} is for addresses of nodes, and {name} is a database in this process",
                 hint=f"leave it out, or give {EXAMPLES}",
             )
+    if scheme == ZK and "insecure" in of_nodes:
+        raise InterfaceError(
+            "insecure is for a served node: the processes of a cluster have keys, or are all on one machine",
+            hint="leave it out, and give `keys`, the file of your own key, if the cluster wants one",
+        )
+    if "insecure" in of_nodes and len(of_nodes) > 1:
+        raise InterfaceError(
+            "insecure is for a node without keys, and keys are given", hint="leave out `insecure`, or the keys"
+        )
     if scheme == ZK and server_key:
         raise InterfaceError("server_key is not needed: ZooKeeper has the keys of all processes", hint="leave it out")
     if scheme in (TCP, IPC) and "keys" in of_nodes and not server_key:

@@ -18,8 +18,14 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.security import ACL, Id
 
+EXIT_USAGE = 2
+
 
 def main() -> None:
+    if len(sys.argv) != 4 or sys.argv[1] not in ("save", "restore"):
+        # Before anything is connected to: a wrong word must not wait for ZooKeeper.
+        print(__doc__, file=sys.stderr)
+        sys.exit(EXIT_USAGE)
     command, hosts, name = sys.argv[1:]
     login = os.environ.get("ZOOKEEPER_LOGIN")
     client = KazooClient(hosts, auth_data=[("digest", login)] if login else None)
@@ -30,10 +36,8 @@ def main() -> None:
             sys.exit(f"stop the cluster first: {', '.join(sorted(running))} (or wait until ZooKeeper has noticed)")
         if command == "save":
             Path(name).write_text(json.dumps(list(saved(client, "/"))))
-        elif command == "restore":
-            restore(client, json.loads(Path(name).read_text()))
         else:
-            sys.exit("save or restore")
+            restore(client, json.loads(Path(name).read_text()))
     finally:
         client.stop()
 

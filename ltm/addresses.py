@@ -51,11 +51,20 @@ class Refusal(NamedTuple):
 
 
 def check_plaintext(address: Address) -> None:
-    """Without keys, nobody outside this machine is talked to."""
+    """Without keys, nobody outside this machine is listened to."""
     if not address.stays_here:
         raise InterfaceError(
             f"without keys, {address.text} would be open to everybody on the network",
             hint="make keys with `viewtide keys new`, or say that it is meant: `insecure`",
+        )
+
+
+def check_plaintext_to(address: Address) -> None:
+    """Without keys, nobody outside this machine is connected to."""
+    if not address.stays_here:
+        raise InterfaceError(
+            f"{address.text} is on another machine, and without keys its connections are neither secret nor certain",
+            hint="give `keys` and `server_key` (`viewtide keys new` makes keys), or say that it is meant: `insecure`",
         )
 
 

@@ -78,7 +78,9 @@ class Keys(NamedTuple):
         text = _read_guarded(path, others_may=0, what="key file")
         found = dict(line.split(" ", 1) for line in _lines(text) if " " in line)
         if sorted(found) != sorted(_FIELDS):
-            raise OperationalError(f"{path} is no key file", hint="make one with: viewtide keys new NAME --role ROLE")
+            raise OperationalError(
+                f"{path} is no key file", hint="make one with: viewtide keys new NAME --role ROLE --dir DIR"
+            )
         keys = cls(*[found[field] for field in _FIELDS])
         check_identity(keys.name, keys.role)
         if not _KEY.fullmatch(keys.public) or not _KEY.fullmatch(keys.secret):

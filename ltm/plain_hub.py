@@ -225,7 +225,7 @@ class PlainHub(Hub):
         if public_key:
             raise InterfaceError(f"{address} needs a key of one's own", hint="give `keys`")
         parsed = parse_address(address)
-        self._check_plaintext(parsed)
+        self._check_plaintext_to(parsed)
         if not parsed.path:
             port_of(parsed)
         renewed = _Peer(peer, parsed)

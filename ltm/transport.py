@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..changetables.errors import InterfaceError, LocalProtocolError
-from .addresses import Address, Refusal, check_plaintext
+from .addresses import Address, Refusal, check_plaintext, check_plaintext_to
 from .batches import BATCH_BYTES_MAX, MESSAGE_BYTES_MAX, PAYLOADS_PER_BATCH_MAX, header_of
 from .keys import AllowList, Identity, Keys
 
@@ -282,6 +282,10 @@ class Hub:
     def _check_plaintext(self, address: Address) -> None:
         if not self._insecure:
             check_plaintext(address)
+
+    def _check_plaintext_to(self, address: Address) -> None:
+        if not self._insecure:
+            check_plaintext_to(address)
 
     # The end.
 

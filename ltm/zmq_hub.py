@@ -485,7 +485,7 @@ class ZmqHub(Hub):
     def _connect(self, address: Address, public_key: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         """The socket, and the one that tells which of its handshakes fail."""
         if not public_key:
-            self._check_plaintext(address)
+            self._check_plaintext_to(address)
         elif self._keys is None:
             raise InterfaceError(f"{address.text} needs a key of one's own", hint="give `keys`")
         dealer = self._socket(zmq.DEALER, address)

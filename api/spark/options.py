@@ -33,7 +33,7 @@ NOW = -1
 
 _NAMES = (
     "path", "url", "table", "view", "as_of", "since", "columns", "partitions", "lease", "pushdown",
-    "keys", "server_key",
+    "keys", "server_key", "insecure",
 )  # fmt: skip
 
 
@@ -53,6 +53,7 @@ class Options:
     pushdown: bool | None = None
     keys: str | None = None
     server_key: str = ""
+    insecure: bool = False
 
     @property
     def directory(self) -> Path | None:
@@ -68,7 +69,7 @@ class Options:
         directory = self.directory
         if directory is not None:
             return reached(directory)
-        return connect(self.target, keys=self.keys, server_key=self.server_key)
+        return connect(self.target, keys=self.keys, server_key=self.server_key, insecure=self.insecure)
 
 
 def options_from(given: Mapping[str, str]) -> Options:
@@ -97,17 +98,18 @@ def options_from(given: Mapping[str, str]) -> Options:
         _flag(said, "pushdown"),
         said.get("keys"),
         said.get("server_key", ""),
+        bool(_flag(said, "insecure")),
     )
 
 
-def load_options(target: str, table: str, keys: str | None, server_key: str) -> Options:
+def load_options(target: str, table: str, keys: str | None, server_key: str, *, insecure: bool = False) -> Options:
     """Where the rows of files go that Spark reads, if it is there and can get them there."""
     require_spark()
     if target == MEMORY:
         raise InterfaceError("tasks of Spark do not reach a database in memory", hint="leave --spark out")
     if not scheme_of(target):
         target = os.path.abspath(target)
-    return Options(target, table, keys=keys, server_key=server_key)
+    return Options(target, table, keys=keys, server_key=server_key, insecure=insecure)
 
 
 def _one_of(said: Mapping[str, str], first: str, second: str) -> str:

@@ -234,12 +234,20 @@ def test_a_served_node(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"path": "/x", "table": "t", "since": "Token(commit_ts=5, tx_id=(1, 2))\n"}, "no timestamp"),
         ({"path": "/x", "table": "t", "partitions": "0"}, "from 1 to"),
         ({"path": "/x", "table": "t", "pushdown": "yes"}, "true or false"),
+        ({"url": "tcp://x:1", "table": "t", "insecure": "yes"}, "true or false"),
         ({"path": "/x", "table": "t", "lease": "long"}, "no duration"),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, str], message: str) -> None:
     with pytest.raises(vt.InterfaceError, match=message):
         options_from(options)
+
+
+def test_a_node_without_keys_has_to_be_meant() -> None:
+    options = {"url": "tcp://192.0.2.1:7400", "table": "t"}
+    assert not options_from(options).insecure and options_from({**options, "insecure": "true"}).insecure
+    with pytest.raises(vt.InterfaceError, match="is on another machine"):
+        options_from(options).open()
 
 
 def test_names_that_are_wrong(path: Path) -> None:

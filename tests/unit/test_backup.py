@@ -81,6 +81,13 @@ def nodes(command: str, hosts: str, file: Path, login: str = "") -> subprocess.C
     )
 
 
+@pytest.mark.parametrize("words", [[], ["save"], ["copy", "127.0.0.1:1", "nodes.json"]])
+def test_wrong_words_show_how_it_is_used(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, str(NODES), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "zookeeper_nodes.py restore" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.fixture
 def owner(zookeeper_path: str) -> Iterator[KazooClient]:
     """A user whose nodes only he can write, as those of a cluster."""

@@ -79,6 +79,13 @@ def test_a_directory_may_have_a_colon_in_its_name(tmp_path: Path) -> None:
         ("tcp://127.0.0.1:1", {"keys": "ann.key"}, "keys without server_key"),
         ("tcp://127.0.0.1:1", {"server_key": KEY}, "server_key without keys"),
         ("zk://127.0.0.1:1/x", {"keys": "ann.key", "server_key": KEY}, "server_key is not needed"),
+        ("memory:", {"insecure": True}, "insecure is for addresses"),
+        ("zk://127.0.0.1:1/x", {"insecure": True}, "insecure is for a served node"),
+        (
+            "tcp://127.0.0.1:1",
+            {"insecure": True, "keys": "ann.key", "server_key": KEY},
+            "insecure is for a node without",
+        ),
     ],
 )
 def test_arguments_that_are_for_something_else_are_refused_at_once(
@@ -88,6 +95,50 @@ def test_arguments_that_are_for_something_else_are_refused_at_once(
     with pytest.raises(vt.InterfaceError, match=why) as raised:
         vt.connect(target, **options)  # type: ignore[arg-type]
     assert raised.value.hint and list(tmp_path.iterdir()) == []
+
+
+# --- a node on another machine, without keys
+
+
+@pytest.fixture
+def open_to_all(base: vt.Database) -> Iterator[str]:
+    """An address that counts as one of another machine, and leads here."""
+    with served(base, "tcp://0.0.0.0:0", insecure=True) as address:
+        assert address.startswith("tcp://0.0.0.0:")
+        yield address
+
+
+def test_a_node_on_another_machine_is_taken_without_keys_only_if_that_is_meant(open_to_all: str) -> None:
+    with pytest.raises(vt.InterfaceError, match="is on another machine, and without keys") as raised:
+        vt.connect(open_to_all)
+    assert "`server_key`" in raised.value.hint and "`insecure`" in raised.value.hint
+    with vt.connect(open_to_all, insecure=True) as db:
+        assert db.tables() == ["t"]
+
+
+def test_tasks_take_it_too(open_to_all: str) -> None:
+    async def use() -> list[str]:
+        async with vt.aio.connect(open_to_all, insecure=True) as db:
+            async with db.transaction() as tx:
+                await tx.insert("t", {"id": 1, "s": "a"})
+            return await db.tables()
+
+    assert asyncio.run(use()) == ["t"]
+
+
+@pytest.mark.parametrize("command", ["sql", "status", "views", "verify", "load", "export"])
+def test_each_command_of_clients_takes_it_too(command: str, open_to_all: str, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": 2, "s": "b"}\n')
+    arguments = {
+        "sql": (open_to_all, "-c", "SELECT 1 AS a"),
+        "load": ("t", str(rows), "--into", open_to_all),
+        "export": ("t", str(tmp_path / "t.jsonl"), "--from", open_to_all),
+    }.get(command, (open_to_all,))
+    refused = run(command, *arguments)
+    assert refused.exit_code == 1 and "say that it is meant: --insecure" in refused.stderr
+    done = run(command, *arguments, "--insecure")
+    assert done.exit_code == 0, done.output
 
 
 # --- who is not let in is told why

@@ -324,6 +324,18 @@ def test_a_database_is_made_only_if_asked_for(tmp_path: Path) -> None:
     assert _run("load", "t", file, "--into", path, "--create").exit_code == 0
 
 
+def test_without_pyarrow_no_database_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, csv, json_lines = tmp_path / "db", tmp_path / "a.csv", tmp_path / "a.jsonl"
+    csv.write_text("id,n\n1,2\n")
+    json_lines.write_text('{"id": 1}\n')
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    bad = _run("load", "t", csv, "--into", path, "--create")
+    assert bad.exit_code == 1 and "pip install 'viewtide[batch]'" in bad.output
+    assert not path.exists()
+    done = _run("load", "t", json_lines, "--into", path, "--create")
+    assert done.exit_code == 0, done.output
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @pytest.mark.parametrize("create", [False, True])
 def test_pipes_are_read(tmp_path: Path, kind: str, create: bool) -> None:

@@ -50,6 +50,22 @@ def test_a_rotation_keeps_the_old_key_allowed_until_it_is_revoked(place: Path) -
     assert AllowList(place / "allowed").entries() == ()
 
 
+def test_commands_that_are_named_can_be_copied(place: Path) -> None:
+    run("new", "shop", "--role", "client", "--dir", str(place))
+    assert f"viewtide keys rotate shop --dir {place}" in run(
+        "new", "shop", "--role", "client", "--dir", str(place), ok=False
+    )
+    assert f"viewtide keys list --dir {place}" in run("revoke", "nobody", "--dir", str(place), ok=False)
+    assert f"viewtide keys revoke shop --old --dir {place}" in run("rotate", "shop", "--dir", str(place))
+
+
+def test_a_rotation_tells_of_older_keys_only_where_some_are_listed(place: Path) -> None:
+    run("new", "shop", "--role", "client", "--dir", str(place))
+    run("revoke", "shop", "--dir", str(place))
+    assert "older keys" not in run("rotate", "shop", "--dir", str(place))
+    assert "older keys" in run("rotate", "shop", "--dir", str(place))
+
+
 def test_a_key_that_was_made_elsewhere_is_allowed_and_revoked_by_itself(place: Path) -> None:
     first, second = "AB" * 32, "cd" * 32
     for public in (first, second):

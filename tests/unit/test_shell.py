@@ -315,7 +315,13 @@ def test_d_describes_a_view(db: vt.Database) -> None:
 def test_d_of_an_unknown_name(db: vt.Database) -> None:
     run = Run(db, "\\d nothing")
     assert not run.fine
-    assert run.err == ["ERROR: there is no table 'nothing'", "HINT: there are none"]
+    assert run.err == ["ERROR: there is neither a table nor a view 'nothing'", "HINT: there are none"]
+
+
+def test_d_of_a_misspelt_view_names_the_view(db: vt.Database) -> None:
+    sql = "CREATE TABLE t (a int);\nCREATE MATERIALIZED VIEW costs AS SELECT count(*) AS n FROM t;\n"
+    run = Run(db, f"{sql}\\d cost")
+    assert run.err == ["ERROR: there is neither a table nor a view 'cost'", "HINT: did you mean 'costs'?"]
 
 
 def test_help_timing_and_quit(db: vt.Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -66,6 +67,15 @@ def test_group_and_backlog_limits_are_options(db: vt.Database, option: str) -> N
     db.sql("INSERT INTO e VALUES (4, 2, 5)")
     db.view("a").refresh()
     assert db.view("b").get() == {"n": 4}, "views of one group move together"
+
+
+def test_the_hint_to_a_wrong_refresh_holds_in_sql_too(db: vt.Database) -> None:
+    db.sql(f"CREATE MATERIALIZED VIEW d AS {SUMS}")
+    with pytest.raises(vt.Error, match="no way to refresh a view") as refused:
+        db.sql("ALTER MATERIALIZED VIEW d SET (refresh = 'soon')")
+    for named in re.findall("'([^']+)'", refused.value.hint):
+        db.sql(f"ALTER MATERIALIZED VIEW d SET (refresh = '{named}')")
+    assert db.view("d").status().refresh == "target_lag 2000ms"
 
 
 @pytest.mark.parametrize(
