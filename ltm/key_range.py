@@ -187,7 +187,7 @@ class RangeMap:
         """Close keys of one owner, which may be parts of its ranges: they are to become another's."""
         source = self.owner(start)
         if stop is not None and start >= stop:
-            raise ProgrammingError("there are no keys between these", hint="the second one comes after all that are moved")
+            raise ProgrammingError("there are no keys between these", hint="the second comes after all that are moved")
         if target not in self.hosts:
             raise ProgrammingError(f"keys of {source} cannot be moved to {target}: nobody answers for it")
         if target == source:

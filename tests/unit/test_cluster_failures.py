@@ -186,7 +186,7 @@ def test_without_a_view_manager_nobody_waits_for_ever(monkeypatch: pytest.Monkey
         db.create_table("e", {"id": int, "g": int, "v": int, "w": int}, key="id", indexes=["g"])
         view = db.create_view("v", SUMS, refresh="20ms")
         token = write(db, row(1, 1, 1))
-        with pytest.raises(vt.Unavailable, match="'v' is not refreshed: no view manager of the cluster answers") as caught:
+        with pytest.raises(vt.Unavailable, match="'v' is not refreshed: no view manager of") as caught:
             view.refresh()
         assert "viewtide view-manager" in caught.value.hint and caught.value.retryable
         with pytest.raises(vt.StaleRead, match="no view manager of the cluster answers"):
