@@ -285,18 +285,24 @@ class RemoteShell(Session):
         if self._lost:
             return self._end_lost(statement)
         try:
-            result = cast(Result, self._remote.run(self._calls.ask("execute", (text, statement.place))))
+            return self._executed(statement, text)
         except Exception:
-            self._look()
             raise
         except BaseException:  # Ctrl-C
             self._leave(statement)
             raise
-        self._look()
-        return result
 
     def close(self) -> None:
         self._remote.run(self._calls.end())
+
+    def _executed(self, statement: Statement, text: str) -> Result:
+        try:
+            result = cast(Result, self._remote.run(self._calls.ask("execute", (text, statement.place))))
+        except Exception:
+            self._look()
+            raise
+        self._look()
+        return result
 
     def _look(self) -> None:
         self._state = cast("tuple[bool, bool]", self._remote.run(self._calls.ask("state")))
