@@ -88,6 +88,12 @@ def serving(hosts: str) -> list[tuple[str, str]]:
             f"there is no cluster at zk://{hosts}: ZooKeeper has no node {zookeeper.chroot}",
             hint="the path is the one in `hosts` of the cluster's processes" + _others(zookeeper.hosts),
         )
+    others = "" if stored or zookeeper.chroot else _others(zookeeper.hosts)
+    if others:
+        raise Unavailable(
+            f"there is no cluster at zk://{hosts}, an address without a path",
+            hint="add the one in `hosts` of the cluster's processes" + others,
+        )
     known = [Address.unpack(data) for data in stored if data is not None]
     return [(each.clients, each.public_key) for each in known if each is not None and each.role == LTM and each.clients]
 

@@ -117,6 +117,9 @@ def test_an_address_in_zookeeper_that_is_wrong_is_told_with_the_right_one(direct
         with pytest.raises(viewtide.Unavailable, match="has no node /viewtdie") as raised:
             viewtide.connect(f"zk://{hosts}/viewtdie")
     assert "there are clusters at /viewtide" in raised.value.hint
+    with pytest.raises(viewtide.Unavailable, match="without a path") as raised:
+        viewtide.connect(f"zk://{hosts}")
+    assert "there are clusters at /viewtide" in raised.value.hint
     assert run("status", directory)["address"] == run("up", directory)["address"] == f"zk://{address}"
     shown = CliRunner().invoke(app, ["status", f"zk://{address}", "--json"])
     assert shown.exit_code == 0 and json.loads(shown.stdout)["name"], shown.output
