@@ -99,7 +99,7 @@ class Development:
         report(f"starting {name}")
         role = role_of(name)
         config = self.directory / f"{name}.toml"
-        config.write_text(self._config(name, _processor_line(config)))
+        config.write_text(self._config(name, _processor_line(config)), encoding="utf-8")
         with open(self.directory / f"{name}.log", "ab") as log:
             command = [sys.executable, "-m", "viewtide.cli", _COMMANDS[role], "--config", str(config)]
             child = subprocess.Popen(
@@ -165,7 +165,8 @@ class Development:
             self._load()
         # A first `up` whose servers did not start has left no processes, and no data: this one is the first again.
         known = bool(self.processes)
-        if known and storage not in (None, self.storage):
+        begun = any(pid != NOT_STARTED for pid in self.processes.values())
+        if begun and storage not in (None, self.storage):
             raise InterfaceError(
                 f"the cluster in {self.directory} has the storage {self.storage}",
                 hint=f"leave out --storage, or give another directory for one with {storage}",
@@ -290,7 +291,7 @@ def role_of(name: str) -> str:
 def _processor_line(config: Path) -> str:
     """The one line that people write into such a file, "" if they did not. Wherever it is: at the end it is in a table
     that has no such key, and what was meant is plain."""
-    lines = config.read_text().splitlines() if config.exists() else []
+    lines = config.read_text(encoding="utf-8", errors="replace").splitlines() if config.exists() else []
     return next((f"{line}\n" for line in lines if line.partition("=")[0].strip() == "processor"), "")
 
 

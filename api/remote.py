@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from .changes import LOOK_MS_MIN, Changes, ViewChange
 from .changetables.builder import Query
-from .changetables.errors import InterfaceError, Unavailable
+from .changetables.errors import InterfaceError, TransactionConflict, Unavailable
 from .changetables.schema import Table
 from .changetables.serialize import table_from_plain
 from .changetables.statements import Commit, Rollback, Statement
@@ -266,6 +268,10 @@ def _sources() -> Asking[object]:
     return (yield Ask("sources", ()))
 
 
+#: After a minute the node forgets a session. A shell without a transaction has nothing in it, and begins another one.
+IDLE_S_MAX = 30.0
+
+
 class RemoteShell(Session):
     """The shell's statements, run by a shell on the node."""
 
@@ -276,6 +282,7 @@ class RemoteShell(Session):
         self.failed = False
         #: The transaction was lost with a statement that was left; its end is still to be said.
         self._lost = False
+        self._used_s = time.monotonic()
 
     @property
     def in_transaction(self) -> bool:
@@ -284,6 +291,9 @@ class RemoteShell(Session):
     def execute(self, statement: Statement, text: str = "") -> Result:
         if self._lost:
             return self._end_lost(statement)
+        self.goes_on = False
+        if not self.in_transaction and time.monotonic() - self._used_s > IDLE_S_MAX:
+            self._calls = SessionCalls(self._remote.client, ("shell",))  # there is nothing in the old one
         try:
             return self._executed(statement, text)
         except Exception:
@@ -305,15 +315,29 @@ class RemoteShell(Session):
         return result
 
     def _look(self) -> None:
-        self._state = cast("tuple[bool, bool]", self._remote.run(self._calls.ask("state")))
+        try:
+            self._state = cast("tuple[bool, bool]", self._remote.run(self._calls.ask("state")))
+        except TransactionConflict:  # the node has forgotten the session, or is another one
+            self._lose(self.in_transaction)
         self.failed = self._state[1]
+        self._used_s = time.monotonic()
 
     def _leave(self, statement: Statement) -> None:
         """The node ends its session when it is done with the statement, which may take as long as it likes: nobody
         waits for it."""
-        self._lost = self.failed = self._state[0] and not isinstance(statement, Commit | Rollback)
-        self._state = (self._lost, self._lost)
-        self._remote.run(self._calls.end())
+        ending = self._calls.end()
+        self._lose(self.in_transaction and not isinstance(statement, Commit | Rollback))
+        self.goes_on = not self._lost
+        with suppress(Exception):
+            # Once: a node that cannot be told ends the session after a while by itself.
+            for ask in ending:
+                self._remote.links.once(ask, ask.arguments)
+
+    def _lose(self, in_transaction: bool) -> None:
+        """What is next begins another session."""
+        self._calls = SessionCalls(self._remote.client, ("shell",))
+        self._lost = self.failed = in_transaction
+        self._state = (in_transaction, in_transaction)
 
     def _end_lost(self, statement: Statement) -> Result:
         if not isinstance(statement, Commit | Rollback):

@@ -81,6 +81,8 @@ def serving(hosts: str) -> list[tuple[str, str]]:
         stored = [zookeeper.read(f"{PROCESSES}/{name}") for name in zookeeper.children(PROCESSES)]
         # The root is always there. Where the path is, a cluster may be just starting.
         missing = not stored and bool(zookeeper.chroot) and zookeeper.read("/") is None
+        # A cluster may be at the root, too, and none of its processes run.
+        rootless = not stored and not zookeeper.chroot and zookeeper.read(PROCESSES) is None
     finally:
         zookeeper.stop()
     if missing:
@@ -88,7 +90,7 @@ def serving(hosts: str) -> list[tuple[str, str]]:
             f"there is no cluster at zk://{hosts}: ZooKeeper has no node {zookeeper.chroot}",
             hint="the path is the one in `hosts` of the cluster's processes" + _others(zookeeper.hosts),
         )
-    others = "" if stored or zookeeper.chroot else _others(zookeeper.hosts)
+    others = _others(zookeeper.hosts) if rootless else ""
     if others:
         raise Unavailable(
             f"there is no cluster at zk://{hosts}, an address without a path",

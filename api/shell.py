@@ -133,9 +133,17 @@ class Shell:
             return False
         return True
 
+    def _told(self, statement: Statement, text: str) -> Result:
+        try:
+            return self._session.execute(statement, text)
+        except KeyboardInterrupt:
+            if self._session.goes_on:
+                self._output.note("the node goes on with this statement: what it changes may still be committed")
+            raise
+
     def _execute(self, statement: Statement, text: str) -> Result:
         if not self._unread:
-            return self._session.execute(statement, text)
+            return self._told(statement, text)
         if not isinstance(statement, Commit | Rollback):
             raise statements_refused()
         self._unread = False

@@ -285,6 +285,9 @@ class Session:
     together must not happen in part because nobody looked at an error.
     """
 
+    #: The last statement was left, and is carried out all the same.
+    goes_on = False
+
     def __init__(self, database: Database) -> None:
         from .changetables.sql import Parameters
 

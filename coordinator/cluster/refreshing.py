@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead, Unavailable
+from ...changetables.errors import NotSupportedError, ProgrammingError, StaleRead
 from ...changetables.evaluators.choice import ROWS
 from ...ltm.tables import Tables, ViewRows
 from ..hot_groups import HotGroups
@@ -26,11 +26,14 @@ from .requests import Requests
 LOOK_MS = 10
 #: The scheduler is asked so often, as long as somebody waits; a new one may have been elected.
 ASK_MS = 200
-#: So long a refresh waits without any view manager: one that died, or is restarted, is back by then.
-NOBODY_MS_MAX = 30_000
+#: So long a refresh waits without any view manager: one that died, or is restarted, is back by then. One that computes
+#: many rows in one piece says nothing meanwhile.
+NOBODY_MS_MAX = 120_000
+#: So long all of them are silent now and then.
+SILENT_MS_MAX = 2_000
 LATE_HINT = "wait longer, or see its status for what it is doing"
 NOBODY = "no view manager of the cluster answers"
-NOBODY_HINT = "start one: `viewtide view-manager`, or `viewtide cluster add view-manager`"
+NOBODY_HINT = "start one (`viewtide view-manager`), or wait longer if one is at work on many rows"
 #: So long an answer of the scheduler is waited for.
 STATUS_MS_MAX = 3_000
 
@@ -58,7 +61,7 @@ class ClusterRefreshing:
                 return watermark
             now_s = time.monotonic()
             if now_s >= give_up:
-                why, hint = (f": {NOBODY}", NOBODY_HINT) if waiting.is_alone else ("", LATE_HINT)
+                why, hint = (f": {NOBODY}", NOBODY_HINT) if waiting.alone_ms > SILENT_MS_MAX else ("", LATE_HINT)
                 raise StaleRead(
                     f"view {name!r} did not get as far as asked for within {timeout_ms:g} ms{why}", hint=hint
                 )
@@ -134,19 +137,19 @@ class _Waiting:
         self._alone_s: float | None = None
 
     @property
-    def is_alone(self) -> bool:
-        return self._alone_s is not None
+    def alone_ms(self) -> float:
+        """For how long there has been no view manager."""
+        return 0.0 if self._alone_s is None else (time.monotonic() - self._alone_s) * 1000
 
     def check(self, state: GroupIs, wanted_ts: int) -> None:
         """StaleRead if a step that would have got as far as wanted has failed since. One that had begun before, and
-        ends below, says nothing. Unavailable if nobody has been there for long."""
-        now_s = time.monotonic()
+        ends below, says nothing. And if nobody has been there for long."""
         if state.managers:
             self._alone_s = None
         elif self._alone_s is None:
-            self._alone_s = now_s
-        elif now_s - self._alone_s > NOBODY_MS_MAX / 1000:
-            raise Unavailable(f"view {self._name!r} is not refreshed: {NOBODY}", hint=NOBODY_HINT)
+            self._alone_s = time.monotonic()
+        elif self.alone_ms > NOBODY_MS_MAX:
+            raise StaleRead(f"view {self._name!r} is not refreshed: {NOBODY}", hint=NOBODY_HINT)
         if self._before is None or state.failures < self._before:
             # Also after one that succeeded, and if another scheduler counts from 0.
             self._before = state.failures

@@ -24,8 +24,12 @@ import pytest
 from typer.testing import CliRunner
 
 import viewtide as vt
+from viewtide import remote
 from viewtide.changetables.statements import Statement, Update
 from viewtide.cli import EXIT_INTERRUPTED, app
+from viewtide.remote import RemoteShell
+from viewtide.remote_calls import TELL, Ask
+from viewtide.remote_links import Links
 from viewtide.rows import Result
 from viewtide.serve import served
 from viewtide.shell import HISTORY_VARIABLE, PROMPT, PROMPT_FAILED, Shell, run_shell
@@ -232,6 +236,9 @@ def test_ctrl_c_leaves_a_statement_that_takes_long(
         with pytest.raises(KeyboardInterrupt):
             made.feed("UPDATE t SET id = 2;")
         pressing.join()
+        said = "the node goes on with this statement" in err.getvalue()
+        assert said == (not before and isinstance(made._session, RemoteShell))
+        err.truncate(0)
     assert made.prompt == PROMPT_FAILED
     over.set()
     assert not made.feed("INSERT INTO t VALUES (2);")
@@ -241,6 +248,43 @@ def test_ctrl_c_leaves_a_statement_that_takes_long(
     assert made.prompt == PROMPT
     assert made.feed("INSERT INTO t VALUES (3);")
     assert [row.id for row in db.sql("TABLE t")] == [3]
+
+
+def test_ctrl_c_leaves_a_node_that_does_not_answer(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be told either; that is no reason to stay."""
+
+    def once(self: Links, ask: Ask, arguments: tuple[object, ...]) -> object:
+        raise KeyboardInterrupt if ask.kind != TELL else vt.Unavailable("nobody answers")
+
+    with served(db, "tcp://127.0.0.1:0") as address, vt.connect(address) as client, monkeypatch.context() as patch:
+        shell = Shell(client, Output(io.StringIO(), io.StringIO(), as_json=False, limit=0))
+        patch.setattr(Links, "once", once)
+        with pytest.raises(KeyboardInterrupt):
+            shell.feed("SELECT 1;")
+
+
+def test_a_shell_goes_on_after_its_node_has_forgotten_it(db: vt.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    db.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    err = io.StringIO()
+    with ExitStack() as closing:
+        with served(db, "tcp://127.0.0.1:0") as address:
+            client = closing.enter_context(vt.connect(address))
+            shell = Shell(client, Output(io.StringIO(), err, as_json=False, limit=0))
+            assert shell.feed("BEGIN; INSERT INTO t VALUES (1);")
+        with served(db, address):
+            assert not shell.feed("INSERT INTO t VALUES (2);")
+            assert "the node does not know this transaction" in err.getvalue()
+            assert shell.prompt == PROMPT_FAILED
+            assert shell.feed("ROLLBACK;")
+            assert shell.feed("INSERT INTO t VALUES (3);")
+        with served(db, address):
+            assert not shell.feed("INSERT INTO t VALUES (4);")
+            assert shell.feed("INSERT INTO t VALUES (5);")
+        with served(db, address):
+            monkeypatch.setattr(remote, "IDLE_S_MAX", -1.0)  # what is that old is not asked for
+            assert shell.feed("INSERT INTO t VALUES (6);")
+            shell.close()
+    assert [row.id for row in db.sql("TABLE t")] == [3, 5, 6]
 
 
 def test_what_stands_before_a_text_that_cannot_be_read_is_run(db: vt.Database) -> None:
