@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from ...changetables.types import Row
-from ..ordered_keys import LateOrderedKeys
+from ..ordered_keys import OrderedKeys
 from .holds import PREFIX_BYTES, PREFIX_OF
 from .messages import FoundRows, KeyRange
 from .records import LoggedWrite
@@ -29,7 +29,7 @@ class Cells:
         #: and again, and must not take longer the more rows there are.
         self._gone: dict[bytes, None] = {}
         #: The keys of each table, in order.
-        self._order: dict[bytes, LateOrderedKeys] = {}
+        self._order: dict[bytes, OrderedKeys] = {}
         #: Versions that nobody above it can see are forgotten; readers below it are refused.
         self.horizon = 0
 
@@ -99,7 +99,7 @@ class Cells:
         for prefix, some in groupby(keys, PREFIX_OF):
             ordered = self._order.get(prefix)
             if ordered is None:
-                ordered = self._order[prefix] = LateOrderedKeys()
+                ordered = self._order[prefix] = OrderedKeys()
             ordered.add_all(list(some))
 
     def _kept(self, head: Version) -> Version:
