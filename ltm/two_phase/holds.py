@@ -37,7 +37,7 @@ PREFIX_OF: Callable[[bytes], bytes] = itemgetter(slice(0, PREFIX_BYTES))
 class Claim:
     """What one attempt wants and has. `age` begins with the first start of its tx_id: the lower, the older."""
 
-    __slots__ = ("age", "attempt", "had", "has_ranges", "voted", "waiting", "wanted")
+    __slots__ = ("age", "attempt", "had", "has_ranges", "tables", "voted", "waiting", "wanted")
 
     def __init__(self, attempt: Attempt, priority: int) -> None:
         self.attempt = attempt
@@ -45,6 +45,8 @@ class Claim:
         self.voted = False
         self.wanted: dict[Resource, int] = {}
         self.has_ranges = False
+        #: The tables of its keys, by their first bytes.
+        self.tables: set[bytes] = set()
         self.waiting: set[Resource] = set()
         #: Keys that it waits for and has already in a weaker mode: it keeps that meanwhile.
         self.had: dict[bytes, int] = {}
@@ -65,7 +67,7 @@ class Holds:
         self._claims: dict[Attempt, Claim] = {}
         #: In the order of arrival; those who have it and those who wait for it.
         self._by_key: dict[bytes, tuple[Claim, ...]] = {}
-        #: How many of these keys there are, by table: a range of another one need not look at them.
+        #: How many claims there are for keys of each table: a range of another one need not look at them.
         self._counts: Counter[bytes] = Counter()
         #: Ranges by table, each with one claim.
         self._ranges: dict[bytes, list[tuple[Bounds, Claim]]] = {}
@@ -101,10 +103,10 @@ class Holds:
             taken = dict.fromkeys(keys, alone)
             by_key.update(taken)
             wanted.update(zip(taken, repeat(mode), strict=False))
-            self._count(taken, 1)
+            self._count(claim, keys)
             return []
         refused: list[Attempt] = []
-        added: list[bytes] = []
+        self._count(claim, keys)
         for key in keys:
             known = wanted.get(key)
             if known is None:
@@ -112,7 +114,6 @@ class Holds:
                 wanted[key] = mode
                 if line is None:
                     by_key[key] = alone
-                    added.append(key)
                     if not ranges or mode == LOOK_UP or key[:PREFIX_BYTES] not in ranges:
                         continue
                 else:
@@ -124,13 +125,13 @@ class Holds:
                     claim.had[key] = known
                 wanted[key] = WRITE
             refused += self._wait(claim, key)
-        self._count(added, 1)
         return refused
 
-    def _count(self, keys: Iterable[bytes], more: int) -> None:
-        counts = self._counts
-        for prefix, count in Counter(map(PREFIX_OF, keys)).items():
-            counts[prefix] += more * count
+    def _count(self, claim: Claim, keys: Iterable[bytes]) -> None:
+        tables = set(map(PREFIX_OF, keys)) - claim.tables
+        claim.tables |= tables
+        for prefix in tables:
+            self._counts[prefix] += 1
 
     def take_ranges(self, claim: Claim, ranges: Iterable[Bounds]) -> list[Attempt]:
         refused: list[Attempt] = []
@@ -211,8 +212,8 @@ class Holds:
             shared = {key: line for key, line in zip(keys, lines, strict=True) if len(line) > 1}
             for key, line in shared.items():
                 by_key[key] = tuple([each for each in line if each is not claim])
-            keys = [key for key in keys if key not in shared]
-        self._count(keys, -1)
+        for prefix in claim.tables:
+            self._counts[prefix] -= 1
         for prefix in tables:
             left = [item for item in self._ranges[prefix] if item[1] is not claim]
             if left:
