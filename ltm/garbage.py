@@ -23,6 +23,9 @@ PYTHON_THRESHOLDS = (700, 10, 10)
 #: Allocations until the youngest generation is looked at, and how often until the next ones are.
 OPEN_THRESHOLDS = (10_000, 3, 500)
 
+#: Allocations after which a loop that has nothing to do collects by itself: then nobody waits for it.
+IDLE_ALLOCATIONS = 3_000
+
 _lock = threading.Lock()
 #: Held by the one who pauses it.
 _pausing = threading.Lock()
@@ -60,3 +63,13 @@ def paused() -> Iterator[None]:
         if was_enabled:
             gc.enable()
         _pausing.release()
+
+
+def is_due() -> bool:
+    """Whether it would be good to `collect`, if there is nothing else to do."""
+    return gc.get_count()[0] >= IDLE_ALLOCATIONS and gc.isenabled()
+
+
+def collect() -> None:
+    """What is young: with so few new objects it takes 0.3 ms."""
+    gc.collect(1)

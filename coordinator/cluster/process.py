@@ -30,6 +30,7 @@ from ...changetables.errors import (
     RemoteProtocolError,
     Unavailable,
 )
+from ...ltm import garbage
 from ...ltm.cluster import zk_messages as zk
 from ...ltm.cluster.log_messages import LOGS
 from ...ltm.cluster.member import LifeOver
@@ -41,7 +42,7 @@ from ...ltm.keys import CLIENT
 from ...ltm.machine import Machine, Outputs, WhenDurable
 from ...ltm.ports import Damaged, Store
 from ...ltm.transport import MESSAGE_BYTES_MAX, Hub, Identity, Received
-from ...ltm.two_phase.messages import Settled
+from ...ltm.two_phase.messages import Decide, Forget, Settled
 from ...ltm.wire import decode, encode
 from .. import registered
 from ..two_phase.messages import Outcome, Outcomes, Submit, Submits, Wave
@@ -65,7 +66,7 @@ LOCAL_PER_TURN_MAX = 10_000
 #: After a life has ended, the next begins at least so much later: what ends each at once must not keep a core busy.
 NEXT_LIFE_MS = 300
 #: What was handled last, for the story of a panic.
-STORY_EVENTS = 200
+STORY_EVENTS = 40
 #: Records that nobody waits for, such as decisions that the participants would find out again, are durable this much
 #: later at the latest; mostly they go with the next votes, without a sync of their own.
 UNHURRIED_MS = 10
@@ -80,6 +81,10 @@ TICK_MS = 200
 ANY, ALL = "any.", "all."
 CALLS = ".calls"
 COORDINATOR = ".coordinator"
+#: Messages for an LTM whose answers nobody waits for.
+_CAN_WAIT = (Decide, Forget)
+#: What answers a `Submit`.
+_OUTCOMES = (Outcome, Outcomes)
 #: Names that no process may have: machines believe whoever has them.
 SERVICES = (zk.ZOOKEEPER, LOGS, STORE)
 
@@ -378,7 +383,6 @@ class Process:
         self._puts_off = self._is_hurried() and not self._puts_off
         is_busy = guest is not None and (self._puts_off or (not self._is_full() and guest.take()))
         self._take_calls()
-        self._fire_timers()
         self._deliver_all(self._local)
         self._start_machines()
         if self._own:
@@ -388,6 +392,8 @@ class Process:
                 is_busy |= guest.finish()
             self._deliver_all(self._own)
             self._deliver_all(self._local)
+        # Behind all that has arrived: after a stall nothing is found missing that is here.
+        self._fire_timers()
         if self._is_hurried():
             # The same while the log is synced.
             self._hub.flush()
@@ -397,6 +403,8 @@ class Process:
         self._hub.flush()
         if guest is not None:
             self._guest_busy = guest.finish() or is_busy
+        if not (received or self._has_more()) and garbage.is_due():
+            garbage.collect()
         self.counts["turns"] += 1
 
     def _is_hurried(self) -> bool:
@@ -416,12 +424,18 @@ class Process:
             self._woken.clear()
             return []
         self._woken.clear()
-        if self._local or self._own or self._inbox or self._guest_busy:
-            return self._hub.poll(0)
+        if len(self._own) >= LOCAL_PER_TURN_MAX:
+            return []  # so much was left by the last turn: nobody is heard until it is done
+        if self._has_more() or garbage.is_due():
+            return self._hub.poll(0)  # a turn without anything looks for garbage
         # While a wave is under way, what clients bring is taken with what else comes, not one by one.
         waits = self._submitting.is_under_way(self._clock())
         self._hub.heed(not waits)
         return self._hub.poll(min(self._due_ms(), CLIENTS_MS_MAX) if waits else self._due_ms())
+
+    def _has_more(self) -> bool:
+        """Whether there is something to do at once."""
+        return bool(self._local or self._own or self._inbox or self._guest_busy)
 
     def _is_full(self) -> bool:
         return True in [running.writer.is_full for running in self._writing if running.writer is not None]
@@ -584,7 +598,16 @@ class Process:
                 continue
             assert isinstance(message, Addressed)
             self.counts["messages_received"] += 1
-            self._deliver(message.to, message.sender, message.message)
+            if self._can_wait(message):
+                self._own.append((message.to, message.sender, message.message))
+            else:
+                self._deliver(message.to, message.sender, message.message)
+
+    def _can_wait(self, message: Addressed) -> bool:
+        """Whether nobody waits for what the LTM does with it: its clients are answered before a transaction's decision
+        is carried out here. What comes for the LTM after such a message stays behind it."""
+        for_log = message.message
+        return for_log.__class__ is ForLog and (bool(self._own) or for_log.message.__class__ in _CAN_WAIT)
 
     def _check(self, who: Identity, message: object) -> None:
         """Nobody speaks for another process, or says what is not for his role."""
@@ -612,7 +635,7 @@ class Process:
             else:
                 self._handle(running, sender, message)
         elif to == self.name + CALLS:
-            if isinstance(message, Outcome | Outcomes) and sender not in self._machines:
+            if isinstance(message, _OUTCOMES) and sender not in self._machines:
                 self._submitting.answered(sender, message)
             self._calls.receive(message)
         else:

@@ -6,6 +6,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import count
+from threading import Event
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.sim.workload import tables
 from viewtide.changetables.errors import Busy, InterfaceError, InternalError, RemoteProtocolError, Unavailable
 from viewtide.coordinator import registered
 from viewtide.coordinator.cluster import calls as calls_module
+from viewtide.coordinator.cluster import process as process_module
 from viewtide.coordinator.cluster.addressed import Addressed
 from viewtide.coordinator.cluster.calls import Calls
 from viewtide.coordinator.cluster.directory import LIVES, PROCESSES, Address, Directory, Superseded
@@ -22,6 +25,7 @@ from viewtide.coordinator.cluster.roles import ltm_roles, view_manager_roles
 from viewtide.coordinator.two_phase.messages import ChangesFound, Outcome, Outcomes, ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms import cluster_messages
 from viewtide.coordinator.vms.cluster_messages import Hello
+from viewtide.ltm import garbage
 from viewtide.ltm.cluster import log_messages
 from viewtide.ltm.cluster import messages as cluster
 from viewtide.ltm.cluster import zk_messages as zk
@@ -30,8 +34,10 @@ from viewtide.ltm.commit_log.elsewhere import OwnLog
 from viewtide.ltm.keys import ADMIN, CLIENT, LOCAL, LTM, VIEW_MANAGER, Identity
 from viewtide.ltm.machine import Outputs, WhenDurable
 from viewtide.ltm.ports import Damaged
+from viewtide.ltm.transport import Received
 from viewtide.ltm.two_phase import messages as commit
 from viewtide.ltm.two_phase import records
+from viewtide.ltm.wire import encode
 
 #: For a log: in `ForLog`. The others are records, or come from a service or to a client.
 FOR_LOGS = (
@@ -195,6 +201,100 @@ def test_a_log_that_cannot_be_opened_ends_the_life_also_if_nothing_is_to_be_writ
     logging = Logging(writer)
     logging.turn()
     assert logging.ended == ["ltm-1"]
+
+
+# What comes from others.
+
+
+class Receiving(Process):
+    """One that notes what it does in its turns, in order."""
+
+    def __init__(self) -> None:
+        self.name = "ltm-1"
+        self._roles = {role.name: role for role in ltm_roles("ltm-1", tables())}
+        self._own: deque[tuple[str, str, object]] = deque()
+        self._local, self._inbox = deque(), deque()
+        self.counts, self._writing, self._failure = Counter(), [], None
+        self._hub = Mock(poll=lambda timeout_ms: self.polled.pop(0) if self.polled else [])
+        self._guest = Mock(take=lambda: False, finish=self._finish)
+        self._guest_busy = self._puts_off = False
+        self._woken = Event()
+        self.polled: list[list[Received]] = []
+        self.done: list[object] = []
+
+    def _finish(self) -> bool:
+        self.done.append("clients are answered")
+        return False
+
+    def _fire_timers(self) -> None:
+        self.done.append("timers")
+
+    def _from_zookeeper(self) -> None: ...
+    def _to_zookeeper(self) -> None: ...
+    def _take_calls(self) -> None: ...
+    def _start_machines(self) -> None: ...
+
+    def _deliver(self, to: str, sender: str, message: object) -> None:
+        self.done.append(message.message if isinstance(message, cluster.ForLog) else message)
+
+    def take(self, *messages: object) -> list[object]:
+        """What a turn does with it."""
+        payloads = [
+            encode(
+                Addressed("ltm-1", "ltm-2.coordinator", cluster.ForLog("ltm-1/1", "", message))
+                if isinstance(message, FOR_LOGS)
+                else Addressed("ltm-1.calls", "ltm-2.coordinator", message)
+            )
+            for message in messages
+        ]
+        self._guest_busy = True  # so that it does not wait
+        self.polled = [[Received(None, Identity("ltm-2", LTM), payloads)]]
+        self.done = []
+        self._turn()
+        return self.done
+
+
+def test_clients_are_answered_before_a_decision_is_carried_out() -> None:
+    attempt, next_attempt = ((1, 2), 3), ((4, 5), 6)
+    asked, outcome = commit.Ask(attempt, 1, 1, 1, 0, (b"k",)), Outcome((1, 2), commit.COMMITTED, 4)
+    decided, forget = commit.Decide(attempt, 4), commit.Forget((((7, 8), 9),))
+    prepared = commit.Prepare(next_attempt, 6, 1, 0, 1, ("ltm-1/1",), ((b"k", (1,)),), ())
+    process, answered, timers = Receiving(), "clients are answered", "timers"
+    assert process.take(asked, forget, decided, outcome) == (
+        [asked, outcome, answered, forget, decided, timers, answered]
+    )
+    # The LTM gets it behind the decision that it needs, and before it finds that it is missing.
+    assert process.take(decided, prepared) == [answered, decided, prepared, timers, answered]
+    assert process.take(prepared) == [prepared, timers, answered]
+
+
+def test_nobody_is_heard_while_much_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "LOCAL_PER_TURN_MAX", 2)
+    process = Receiving()
+    decisions = [commit.Decide(((number, 2), 3), 4) for number in range(7)]
+    process.take(*decisions)
+    process.polled = [[Received(None, Identity("ltm-2", LTM), [])]]
+    while len(process._own) >= 2:
+        process._turn()
+        assert len(process.polled) == 1
+    process._turn()
+    assert process.polled == []
+    assert [each for each in process.done if isinstance(each, commit.Decide)] == decisions
+
+
+def test_garbage_is_looked_for_in_turns_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[bool] = []
+    monkeypatch.setattr(garbage, "is_due", lambda: True)
+    monkeypatch.setattr(garbage, "collect", lambda: collected.append(True))
+    process = Receiving()
+    process.take(commit.Decide(((1, 2), 3), 4))
+    assert collected == [], "something had come"
+    process._guest = Mock(take=lambda: True, finish=lambda: False)
+    process._turn()
+    assert collected == [], "a client has"
+    process._guest = Mock(take=lambda: False, finish=lambda: False)
+    process._turn()
+    assert collected == [True]
 
 
 # Questions of other threads.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -71,3 +73,45 @@ def test_a_view_is_computed_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert enabled[0], "what has no rows is done first"
     assert enabled[1:] == [False] * len(enabled[1:]) and len(enabled) > 2
     assert gc.isenabled()
+
+
+class _Node:
+    """It refers to itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture
+def thresholds() -> Iterator[None]:
+    """Those of a process that has a database open."""
+    before = gc.get_threshold()
+    gc.set_threshold(*garbage.OPEN_THRESHOLDS)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_what_is_new_is_looked_at_when_there_is_nothing_else_to_do() -> None:
+    gc.collect()
+    assert not garbage.is_due()
+    kept = [[number] for number in range(garbage.IDLE_ALLOCATIONS)]
+    assert garbage.is_due()
+    gone = weakref.ref(_Node())
+    assert gone() is not None
+    garbage.collect()
+    assert gone() is None
+    assert not garbage.is_due()
+    assert len(kept) == garbage.IDLE_ALLOCATIONS
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_who_has_disabled_it_is_not_helped() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        kept = [[number] for number in range(garbage.IDLE_ALLOCATIONS)]
+        assert not garbage.is_due()
+    finally:
+        gc.enable()
+    assert len(kept) == garbage.IDLE_ALLOCATIONS
