@@ -31,7 +31,7 @@ SMALL_BUFFER_BYTES = 16 * 2**10
 _ARRAY = b"\xdd"
 _DECIMAL, _DATE, _TIMESTAMP, _BIG_INT = 1, 2, 3, 4
 #: How every NaN and infinity begins, of 4 or 8 bytes; found by chance elsewhere, it costs only time.
-_NAN_MAY_BE = re.compile(rb"[\xca\xcb][\x7f\xff]")
+_NAN_MAY_BE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xca[\x7f\xff][\x80-\xff]")
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -149,7 +149,9 @@ def unpack_from_peer(data: bytes, start: int) -> object:
             raise NotUnderstood("there are bytes after the end")
         buffered.values.feed(part)
         value: object = buffered.values.unpack()
-        if (b"\xcb" in data or b"\xca" in data) and _NAN_MAY_BE.search(data) is not None:
+        # In most data none of these is found, in a quarter of the time that the pattern takes.
+        may_be = b"\xcb\x7f" in data or b"\xcb\xff" in data or b"\xca\x7f" in data or b"\xca\xff" in data
+        if may_be and _NAN_MAY_BE.search(data) is not None:
             value = _one_nan_in(value)
     except Exception as error:
         # Decoding raises many things, none of which is this process's fault. What is in the buffers is of no use.

@@ -42,6 +42,9 @@ from ..vms.cluster_messages import GroupIs, WantGroup
 from .gathering import Gathering
 from .sizes import check_parts
 
+#: Messages by what they are about.
+_ABOUT_CATALOGS = (ChangeCatalog, CatalogChanged, FetchCatalog)
+_NOT_HERE = (Refused, NotServed)
 #: A read that met an old map is begun again after this long, until so much time has passed.
 READ_AGAIN_MS = 20
 READ_MS_MAX = 3_000
@@ -104,7 +107,7 @@ class ClusterCoordinator:
             self._adopt(RangeMap.unpack(message.data))
         elif isinstance(message, NotHere):
             self._fetch(message.epoch)
-        elif isinstance(message, ChangeCatalog | CatalogChanged | FetchCatalog):
+        elif isinstance(message, _ABOUT_CATALOGS):
             self._about_catalog(sender, message)
         elif isinstance(message, WantGroup):
             self._ask_scheduler(sender, message)
@@ -251,7 +254,7 @@ class ClusterCoordinator:
 
     def _look_at(self, message: object) -> None:
         """Whoever refuses because of the map may know a newer one."""
-        if isinstance(message, Refused | NotServed):
+        if isinstance(message, _NOT_HERE):
             if message.epoch > self.map.epoch:
                 self._fetch(message.epoch)
         elif isinstance(message, Vote):

@@ -40,6 +40,10 @@ CLOSED = "subsystem: closed"
 COLLECTED = "subsystem: share sent"
 PROBES = (CLOSED, COLLECTED)
 
+#: What a step asks of an LTM, besides all that is about transactions.
+_OF_STEPS = (Close, Collect, Passed)
+_READING = (Close, Collect)
+
 
 @lru_cache(maxsize=16)
 def _ring(slots: int) -> HashRing:
@@ -254,7 +258,7 @@ class FeedingParticipant(Participant):
         self.history.follow(stored)
 
     def receive(self, sender: str, message: object, now_ms: int) -> Outputs:
-        if not isinstance(message, Close | Collect | Passed):
+        if message.__class__ not in _OF_STEPS:
             return super().receive(sender, message, now_ms)
         self._now_ms = now_ms
         if isinstance(message, Passed):
@@ -271,7 +275,7 @@ class FeedingParticipant(Participant):
 
     def shows_up_to(self, message: object) -> int:
         """Closing and collecting are like reads at W1: whoever may not answer those may not answer these (rule T3)."""
-        return message.step.w1 if isinstance(message, Close | Collect) else super().shows_up_to(message)
+        return message.step.w1 if isinstance(message, _READING) else super().shows_up_to(message)
 
     def _heard_commit(
         self, commit_ts: int, at: int, writes: Sequence[LoggedWrite], refreshes: Sequence[Refresh]

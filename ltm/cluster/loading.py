@@ -24,6 +24,8 @@ from .store_messages import NEWEST, LoadCells, LoadedCells, StoredRow
 WAITING_MAX = 10_000
 WAITING_MS_MAX = 3_000
 
+_OF_ATTEMPTS = (Ask, Prepare, Decide)
+
 #: Where a machine may end (names for a simulator).
 LOADING = "loading: a request waits for rows"
 LOADED = "loading: rows are there"
@@ -110,7 +112,7 @@ class Loader:
 
     def may_pass(self, sender: str, message: object, now_ms: int) -> bool:
         """Whether it can be handled now; if not, it waits here."""
-        attempt = message.attempt if isinstance(message, Ask | Prepare | Decide) else None
+        attempt = message.attempt if isinstance(message, _OF_ATTEMPTS) else None
         if attempt is not None and attempt in self._behind:
             if len(self._behind[attempt]) < WAITING_MAX:
                 self._behind[attempt].append((sender, message))
@@ -167,7 +169,7 @@ class Loader:
 
     def _handle_again(self, waiting: _Waiting) -> None:
         message = waiting.message
-        attempt = message.attempt if isinstance(message, Ask | Prepare | Decide) else None
+        attempt = message.attempt if isinstance(message, _OF_ATTEMPTS) else None
         behind = () if attempt is None else self._behind.pop(attempt, ())
         self._again(waiting.sender, message)
         for sender, each in behind:

@@ -96,6 +96,11 @@ PAGE_ITEMS = 2_000
 #: What the store has not answered for so long is asked again.
 STORE_MS_MAX = 1_500
 
+#: Messages by what they want: named once, because making a union of classes takes longer than to look.
+_NEEDING_ROWS = (Ask, Prepare, Read)
+_READING = (Read, ReadChanges)
+_ABOUT_KEYS = (*_NEEDING_ROWS, ReadChanges, Resolve)
+
 TAKING_OVER = "member: about to seal"
 SEALED = "member: a log is sealed and read"
 TAKEN_OVER = "member: replayed, not open"
@@ -819,7 +824,7 @@ class Member:
             return
         loader = hosted.loader
         if loader is not None and not from_log:
-            if isinstance(message, Ask | Prepare | Read) and loader.is_full:
+            if isinstance(message, _NEEDING_ROWS) and loader.is_full:
                 self._refuse(hosted, hosted.machine, sender, message, TOO_MANY)
                 return
             if not self._is_answered_from_memory(hosted.machine, message) and not loader.may_pass(
@@ -833,11 +838,11 @@ class Member:
 
     def _is_admitted(self, hosted: Hosted, machine: Participant, sender: str, message: object) -> bool:
         """Whether the participant gets it. What is refused is answered here, or asked again."""
-        if not isinstance(message, Ask | Prepare | Read | ReadChanges | Resolve):
+        if not isinstance(message, _ABOUT_KEYS):
             return self._is_leased(machine.shows_up_to(message))
         if not hosted.open:
             return False
-        if not isinstance(message, Resolve | ReadChanges):
+        if isinstance(message, _NEEDING_ROWS):
             self.load.note(message)
         if isinstance(message, Resolve):
             if not self.map.serves_keys(hosted.log, (message.key,)):
@@ -855,7 +860,7 @@ class Member:
         if why:
             self._refuse(hosted, machine, sender, message, why)
             return False
-        return not isinstance(message, Read | ReadChanges) or self._may_read(hosted, message)
+        return not isinstance(message, _READING) or self._may_read(hosted, message)
 
     def _is_ahead(self, message: Ask | Prepare | Read | ReadChanges) -> bool:
         """Only a map of that epoch says whether the keys are still here (rule T3)."""
@@ -889,7 +894,7 @@ class Member:
     def _is_of_old_term(self, message: Ask | Prepare | Read | ReadChanges) -> bool:
         """Drawn from an earlier leader, perhaps after the present one began: it may be too low. (0: a timestamp that
         was read at before.)"""
-        given = isinstance(message, Read | ReadChanges)
+        given = isinstance(message, _READING)
         return 0 < message.epoch < self.map.term or (message.epoch == 0 and not given)
 
     def _serves(self, log: str, keys: Iterable[bytes], ranges: tuple[KeyRange, ...]) -> bool:
