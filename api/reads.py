@@ -21,7 +21,7 @@ from .coordinator.vms.groups import group_ids, group_key
 from .freshness import ANY_AGE, LEVEL_NAMES, REFRESH_MS_MAX, Levels, check_token, freshen, levels_of
 from .ltm.partial_rows import all_partials, keys_of, ranges_of, total
 from .ltm.participant import own_rows, rows_by_prefix
-from .ltm.reading import Reader
+from .ltm.reading import Whole
 from .ltm.tables import IndexEntries, TableRows, Tables, ViewRows
 from .names import nearest
 from .rows import Columns, Result, Row, Token, read_alone
@@ -724,36 +724,32 @@ def whole_view(node: OpenNode, name: str) -> Result | None:
     ltm = node.engine.ltm
     tables = ltm.tables
     rows = tables.views.get(name)
-    if rows is None or node.closed or not rows.plan.is_plain or not _is_whole(rows):
+    if rows is None or node.closed or not is_plain(rows):
         return None
-    horizon, reader = ltm.horizon, next(readers)
-    try:
-        at = horizon.pin(reader)
-        states = _whole_sums(ltm, rows, at) if rows.partials else ltm.whole(rows.versions, at)
-        if states is None or ltm.tables is not tables:
-            return None
-        columns = view_columns(rows)
-        return Result(columns, columns.rows(rows.plan.shown(states)), at)
-    finally:
-        horizon.unpin(reader)
+    found = ltm.newest_whole(rows, next(readers))
+    return None if found is None or ltm.tables is not tables else whole_result(rows, found)
 
 
-def _is_whole(rows: ViewRows) -> bool:
+def is_plain(rows: ViewRows) -> bool:
     """Whether a view is there to be read, always up to date, and shows just what it stores, in that order."""
     view, kept = rows.view, rows.plan.kept
-    return bool(view.ready_ts) and not (view.hidden or view.deferred or kept.always or kept.kind == "ordered")
+    is_there = bool(view.ready_ts) and not (view.hidden or view.deferred)
+    return is_there and rows.plan.is_plain and not kept.always and kept.kind != "ordered"
 
 
-def _whole_sums(ltm: Reader, rows: ViewRows, at: int) -> list[Values] | None:
-    """What the partial rows of a local view add up to, in key order; None if they are not all in memory."""
+def whole_result(rows: ViewRows, found: Whole) -> Result:
+    at, parts = found
+    columns = view_columns(rows)
+    states = _sums(rows, parts) if rows.partials else parts[0]
+    return Result(columns, columns.rows(rows.plan.shown(states)), at)
+
+
+def _sums(rows: ViewRows, parts: list[list[Values]]) -> list[Values]:
+    """What the partial rows of a local view add up to, in key order."""
     encode, key_count = rows.plan.keys.encode_short, len(rows.plan.key_columns)
     alike: dict[bytes, list[Values]] = {}
-    for each in all_partials(rows):
-        states = ltm.whole(each.versions, at)
-        if states is None:
-            return None
-        for state in states:
-            alike.setdefault(encode(state[:key_count]), []).append(state)
+    for state in itertools.chain.from_iterable(parts):
+        alike.setdefault(encode(state[:key_count]), []).append(state)
     sums = [total(rows.plan, alike[key]) for key in sorted(alike)]
     return [state for state in sums if state is not None]
 

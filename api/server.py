@@ -45,8 +45,9 @@ from .freshness import ANY_AGE, is_fresh, levels_of
 from .ltm.codec import make_pack
 from .ltm.driver import Ltm
 from .ltm.keys import ADMIN, CLIENT, LOCAL
+from .ltm.reading import Whole
 from .ltm.tables import TableRows
-from .reads import AlignedSnapshot, Snapshot, unknown_table
+from .reads import AlignedSnapshot, Snapshot, is_plain, unknown_table, whole_result
 from .remote_protocol import (
     ANSWER,
     FAILURE,
@@ -93,6 +94,8 @@ NO_CALLS: Mapping[str, Call] = {}
 JOBS_MAX = 1_000
 #: How often leases are looked at, and the longest that the loop sleeps.
 LOOK_S = 1.0
+#: A read that is not answered for so long goes on in a worker, which waits longer.
+READ_S_MAX = 2.0
 #: A reader of a view whose last result had more rows than this goes to a worker.
 SHORT_ROWS = 1_000
 #: Rows that are written in the loop.
@@ -184,9 +187,11 @@ class Server:
         self._commits: dict[TxId, _Commit] = {}
         #: Those that a worker makes ready, with whom to answer.
         self._replaying: dict[TxId, list[Caller]] = {}
-        #: Those that the LTMs of a cluster have, and until when they are waited for.
+        #: Those that the LTMs of a cluster have.
         self._running: dict[TxId, _Commit] = {}
+        #: What is awaited from them, and until when: of commits, and of reads that need no worker.
         self._later: dict[TxId, tuple[float, Later]] = {}
+        self._reads: dict[object, tuple[float, Later]] = {}
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="viewtide-served")
         self._jobs_count = 0
         #: What workers have done: called by the loop.
@@ -220,7 +225,7 @@ class Server:
 
     def figures(self) -> dict[str, float]:
         """For the metrics, from any thread."""
-        return {"sessions_open": len(self._sessions), "calls_open": self._jobs_count}
+        return {"sessions_open": len(self._sessions), "calls_open": self._jobs_count + len(self._reads)}
 
     def take(self, timeout_ms: int) -> bool:
         """The first half of a turn: handle what has arrived. Whether there was something."""
@@ -243,7 +248,7 @@ class Server:
         now = time.monotonic()
         if now >= self._look_s:
             self._look_s = now + LOOK_S
-            self._give_up_commits(now)
+            self._give_up(now)
             self._sessions.expire()
             self._cursors.expire()
             self._decided.expire()
@@ -315,8 +320,34 @@ class Server:
         # Whatever reads from a cluster waits for others.
         if self._cluster is None and (operation in INLINE or self._is_short(operation, args, kwargs)):
             self._answer_value(caller, called(call, args, kwargs))
-        else:
+        elif operation != "view.rows" or not self._read_whole(caller, args, kwargs):
             self._work(caller, partial(called, call, args, kwargs), partial(self._note_rows, operation, args))
+
+    def _read_whole(self, caller: Caller, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+        """The rows of a small view of a cluster need no worker: they come in one answer, here."""
+        name = args[0] if len(args) == 1 else None
+        if self._cluster is None or not isinstance(name, str) or kwargs or len(self._reads) >= JOBS_MAX:
+            return False
+        reader = self._cluster.ltm
+        tables = reader.tables
+        rows = tables.views.get(name)
+        if rows is None or self._node.closed or not is_plain(rows):
+            return False
+        view, awaited = rows, object()
+
+        def then(found: Whole | None) -> None:
+            self._reads.pop(awaited, None)
+            if found is not None and reader.tables is tables:
+                self._guarded(caller, lambda: self._answer_value(caller, whole_result(view, found)))
+                return
+            # Whatever the reason is, a worker can wait until it is over.
+            call = partial(called, self._calls["view.rows"], args, kwargs)
+            self._guarded(caller, partial(self._work, caller, call))
+
+        later = reader.newest_whole_later(view, then)
+        if later is not None:
+            self._reads[awaited] = (time.monotonic() + READ_S_MAX, later)
+        return later is not None
 
     def _is_short(self, operation: str, args: Sequence[object], kwargs: dict[str, object]) -> bool:
         """Whether a read of a view neither waits nor gives many rows."""
@@ -618,8 +649,8 @@ class Server:
         else:
             self._committed(commit, commit_ts)
 
-    def _give_up_commits(self, now: float) -> None:
-        for give_up, later in list(self._later.values()):
+    def _give_up(self, now: float) -> None:
+        for give_up, later in [*self._later.values(), *self._reads.values()]:
             if now > give_up:
                 later.cancel()
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import TracebackType
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from ..changetables.keys import (
     KEY_BYTES_KEPT,
@@ -36,6 +36,9 @@ FAN_OUT_COUNT_MAX = 1_000
 
 T = TypeVar("T")
 _key_of = itemgetter(0)
+#: All rows that are stored of a view at the newest timestamp: that timestamp, and what there is in key order, of the
+#: view itself or of each of its partial rows.
+Whole: TypeAlias = tuple[int, list[list[Row]]]
 
 
 class ReadHorizon(Protocol):
@@ -103,6 +106,21 @@ class Reader:
     def whole(self, versions: TableVersions[T], at: int) -> list[T] | None:
         """All visible rows in key order of what is small and in memory, else None: then `scan` it."""
         return None
+
+    def newest_whole(self, view: ViewRows, reader: int) -> Whole | None:
+        """What is stored of a view, if it is small and at hand, else None: then `scan` it. `reader` has a pin of that
+        number meanwhile."""
+        at = self.horizon.pin(reader)
+        try:
+            parts: list[list[Row]] = []
+            for each in all_partials(view):
+                states = self.whole(each.versions, at)
+                if states is None:
+                    return None
+                parts.append(states)
+            return at, parts
+        finally:
+            self.horizon.unpin(reader)
 
     def fetch(self, versions: TableVersions[T], keys: Sequence[bytes], at: int) -> None:
         """These are read next, one by one: where rows are far away, they are brought here at once."""

@@ -79,6 +79,11 @@ class CatalogFollower:
             self._fetch(-1)
         return self._now()[0] == version
 
+    def is_known(self, version: int) -> bool:
+        """The same without asking for it."""
+        known = self._known
+        return known is not None and known[0] == version
+
     def moves_as(self, view: View, tables: Tables, version: int) -> bool:
         """Whether a view moves with the same others by that version as by these tables; if not, the newest ones are
         fetched. CatalogMoved: whoever changes the catalog has only those that he changes."""

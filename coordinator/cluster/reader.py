@@ -8,27 +8,35 @@ kept with its timestamp until it is read, or until there is too much of it. LTMs
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar, cast
 
-from ...changetables.keys import prefix_stop
+from ...changetables.keys import prefix_stop, table_range
 from ...changetables.types import Row
 from ...ltm.catalog import View
 from ...ltm.fair_lock import FairLock
-from ...ltm.reading import NEWEST, Reader, ReadHorizon
+from ...ltm.partial_rows import all_partials
+from ...ltm.reading import NEWEST, Reader, ReadHorizon, Whole
 from ...ltm.tables import Tables, ViewRows
 from ...ltm.two_phase.messages import KeyRange
 from ...ltm.two_phase.pages import rest_of, row_bytes
 from ...ltm.versions import IndexVersions, TableVersions
 from ..ports import GroupMoved, Switched
+from ..two_phase.messages import RowsAt
 from ..vms.groups import group_key
 from ..vms.step_rows import watermark_key, watermark_of
+from .calls import Later
 from .requests import Requests
 
 #: Rows of the first page of a scan, and of the largest one: each is so many times the one before.
 PAGE_ROWS_FIRST = 256
 PAGE_ROWS_MAX = 4_096
 PAGE_TIMES = 4
+#: A view with at most so many rows is read as a whole.
+WHOLE_ROWS_MAX = 256
+#: One with more is not tried again for so long.
+LARGE_S = 60.0
 #: The first page of whoever wants the first few rows from one end.
 EDGE_ROWS_FIRST = 4
 #: Keys and ranges in one message.
@@ -57,6 +65,9 @@ class FollowsCatalog(Protocol):
     def reach(self, version: int) -> bool:
         """Whether that is the version that is known now. Whoever reads by another one may look into an index that has
         not all entries any more."""
+
+    def is_known(self, version: int) -> bool:
+        """The same without asking for it."""
 
     def moves_as(self, view: View, tables: Tables, version: int) -> bool:
         """Whether a view moves with the same others by that version as by these tables; if not, the newest ones are
@@ -147,6 +158,8 @@ class ClusterReader(Reader):
         self._requests = requests
         self._catalogs = catalogs
         self._fetched = _Fetched()
+        #: Views that had too many rows to be read as a whole, and until when that is taken for granted.
+        self._large: dict[int, float] = {}
         self.horizon: ClusterHorizon = ClusterHorizon(self)
         self.lock = FairLock()
 
@@ -238,6 +251,36 @@ class ClusterReader(Reader):
                 return
             start, stop = rest_of(wanted, page[-1][0], len(page))[:2]
             size = min(size * PAGE_TIMES, PAGE_ROWS_MAX)
+
+    # -- a view as a whole, in one question
+
+    def newest_whole(self, view: ViewRows, reader: int) -> Whole | None:
+        wanted = self._whole_ranges(view)
+        return self._whole(view, self._requests.read(0, (), wanted, some=True)) if wanted else None
+
+    def newest_whole_later(self, view: ViewRows, then: Callable[[Whole | None], None]) -> Later | None:
+        """For the thread of the machines, which cannot wait. None: it would be in vain; `then` is not called."""
+        wanted = self._whole_ranges(view)
+        if not wanted:
+            return None
+        return self._requests.read_later(
+            wanted, lambda found: then(None if found is None else self._whole(view, found))
+        )
+
+    def _whole_ranges(self, view: ViewRows) -> list[KeyRange]:
+        if time.monotonic() < self._large.get(view.view.id, 0.0):
+            return []
+        return [(*table_range(each.versions.table_id), WHOLE_ROWS_MAX + 1, False) for each in all_partials(view)]
+
+    def _whole(self, view: ViewRows, found: RowsAt) -> Whole | None:
+        if found.error or not self._catalogs.is_known(found.catalog_version):
+            return None
+        if found.left_ranges or any(len(rows) > WHOLE_ROWS_MAX for rows in found.ranges):
+            now = time.monotonic()
+            known = {each: until for each, until in self._large.items() if now < until}
+            self._large = {**known, view.view.id: now + LARGE_S}
+            return None
+        return found.at, [[row for _, _, row in rows] for rows in found.ranges]
 
     def entries_at(self, entries: IndexVersions, prefix: bytes, at: int) -> list[bytes]:
         return [key for _, key in self.scan(entries, prefix, prefix_stop(prefix), at)]

@@ -102,6 +102,11 @@ class Requests:
             answer = with_more(answer, self._read(rest, READ_MS_MAX))
         return answer
 
+    def read_later(self, ranges: Sequence[KeyRange], then: Callable[[RowsAt | None], None]) -> Later:
+        """One page at a new timestamp, for the thread of the machines. `then` is told what there is, which may be an
+        error, or None if it is cancelled; nothing is asked for again that was refused."""
+        return self._asking.ask_later(self._coordinator, ReadAt(0, 0, (), tuple(ranges), some=True), then)
+
     def await_stored(self, at: int, ids: Sequence[int]) -> None:
         """Until the store that all LTMs share has everything of some tables and views up to a timestamp that was issued
         before, or published. Then nothing at or below it will ever change there, whoever owns the keys (`saving`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 import time
@@ -17,14 +18,17 @@ import pytest
 import viewtide as vt
 from tests.cluster_database import TestCluster, open_cluster
 from tests.in_process_cluster import InProcessCluster
-from viewtide import remote_cluster
+from viewtide import remote_cluster, server
 from viewtide.cluster_gateway import ClusterGateway
+from viewtide.coordinator.cluster import reader
 from viewtide.coordinator.cluster.calls import Later
 from viewtide.coordinator.cluster.catalog_follower import CatalogFollower
+from viewtide.coordinator.cluster.requests import Requests
 from viewtide.ltm.transport import Hub
 from viewtide.remote import RemoteDatabase
 from viewtide.remote_aio import AsyncRemoteDatabase
 from viewtide.remote_cluster import connect_cluster
+from viewtide.server import Server
 
 WAIT_S_MAX = 60
 BY_CATEGORY = (
@@ -87,6 +91,9 @@ class Gateways:
         """As ZooKeeper tells it."""
         return [(gateway.address, "") for gateway in self.serving.values()]
 
+    def at(self, address: str) -> ClusterGateway:
+        return next(gateway for gateway in self.serving.values() if gateway.address == address)
+
     def end(self, address: str) -> None:
         number = next(number for number, gateway in self.serving.items() if gateway.address == address)
         self.cluster.kill(number)
@@ -148,6 +155,196 @@ def test_a_client_uses_the_whole_api(db: RemoteDatabase) -> None:
     with db.transaction() as empty:
         pass
     assert empty.token.commit_ts > 0
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What the servers have workers do."""
+    seen: list[Callable[[], object]] = []
+    work = Server._work
+
+    def noted(self: Server, caller: Any, call: Callable[[], object], then: Any = None) -> None:
+        seen.append(call)
+        work(self, caller, call, then)
+
+    monkeypatch.setattr(Server, "_work", noted)
+    return seen
+
+
+def fill(db: RemoteDatabase) -> None:
+    with db.transaction() as tx:
+        tx.insert("products", [{"id": number, "category": "ab"[number % 2]} for number in range(4)])
+        tx.insert("events", [{"id": number, "product": number % 4, "cost": number} for number in range(8)])
+
+
+def shown(view: Any) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in view.rows()]
+
+
+ROWS = [("a", 0 + 2 + 4 + 6, 4), ("b", 1 + 3 + 5 + 7, 4)]
+
+
+def test_a_small_view_is_read_without_a_worker_and_has_every_commit(
+    db: RemoteDatabase, jobs: list[Callable[[], object]]
+) -> None:
+    view = db.view("by_category")
+    jobs.clear()
+    assert list(view.rows()) == []
+    fill(db)
+    assert shown(view) == ROWS
+    for number in range(20):
+        with db.transaction() as tx:
+            tx.insert("events", {"id": 100 + number, "product": number % 2, "cost": 1})
+        rows = view.rows()
+        assert sum(row["n"] for row in rows) == 9 + number
+        assert rows.watermark >= tx.token.commit_ts
+    with db.transaction() as tx:
+        for number in range(8):
+            tx.delete("events", number)
+        for number in range(1, 20, 2):
+            tx.delete("events", 100 + number)
+    jobs.clear()  # a transaction that reads has a session
+    for _ in range(10):
+        assert shown(view) == [("a", 10, 10)]
+    assert len(jobs) < 3, "a read is for a worker only if something is in its way"
+
+
+def test_a_larger_view_is_read_by_a_worker(
+    db: RemoteDatabase, jobs: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WHOLE_ROWS_MAX", 1)
+    fill(db)
+    view = db.view("by_category")
+    jobs.clear()
+    assert shown(view) == ROWS
+    assert len(jobs) == 1
+    asked: list[object] = []
+    monkeypatch.setattr(Requests, "read_later", lambda *args: asked.append(args))
+    assert shown(view) == ROWS
+    assert len(jobs) == 2
+    assert asked == [], "it was asked for in vain again"
+
+
+def test_a_view_that_was_large_is_tried_again(db: RemoteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "WHOLE_ROWS_MAX", 1)
+    monkeypatch.setattr(reader, "LARGE_S", 0.0)
+    fill(db)
+    view = db.view("by_category")
+    assert shown(view) == ROWS
+    asked: list[object] = []
+    read_later = Requests.read_later
+
+    def noted(self: Requests, *args: Any) -> Later:
+        asked.append(args)
+        return read_later(self, *args)
+
+    monkeypatch.setattr(Requests, "read_later", noted)
+    assert shown(view) == ROWS
+    assert len(asked) == 1
+
+
+def test_more_reads_than_a_node_takes_go_to_workers(
+    gateways: Gateways, db: RemoteDatabase, jobs: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(db)
+    view = db.view("by_category")
+    jobs.clear()
+    monkeypatch.setattr(server, "JOBS_MAX", 10)
+    serving = gateways.at(address_of(db))._server
+    assert serving is not None
+    serving._reads = {number: (math.inf, Later(lambda _: None)) for number in range(9)}
+    for _ in range(10):
+        assert shown(view) == ROWS
+    assert len(jobs) < 3
+    jobs.clear()
+    serving._reads[9] = (math.inf, Later(lambda _: None))
+    assert serving.figures()["calls_open"] == 10
+    assert shown(view) == ROWS
+    assert len(jobs) == 1
+
+
+VIEWS: list[tuple[dict[str, Any], str, list[tuple[object, ...]]]] = [
+    ({"layout": "local"}, BY_CATEGORY, ROWS),
+    ({}, f"{BY_CATEGORY} HAVING SUM(e.cost) > 12", ROWS[1:]),
+    ({}, "SELECT id, cost FROM events WHERE cost > 5", [(6, 6), (7, 7)]),
+    ({}, "SELECT DISTINCT product % 2 AS odd FROM events", [(0,), (1,)]),
+    ({}, "SELECT COUNT(*) AS n FROM events", [(8,)]),
+    ({}, "SELECT product, MAX(cost) AS most FROM events GROUP BY product", [(0, 4), (1, 5), (2, 6), (3, 7)]),
+    ({}, "SELECT id FROM events ORDER BY cost DESC LIMIT 2", [(7,), (6,)]),
+]
+
+
+def test_views_of_all_kinds(db: RemoteDatabase) -> None:
+    for number, (options, definition, _) in enumerate(VIEWS):
+        db.create_view(f"v{number}", definition, **options)
+    fill(db)
+    assert [shown(db.view(f"v{number}")) for number in range(len(VIEWS))] == [rows for _, _, rows in VIEWS]
+
+
+def test_a_view_that_is_made_anew_meanwhile_is_not_read_by_what_it_was(
+    gateways: Gateways, db: RemoteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(db)
+    view = db.view("by_category")
+    catalogs = gateways.at(address_of(db))._catalogs
+    read_later = Requests.read_later
+    changed: list[int] = []
+
+    def while_it_changes(self: Requests, ranges: Any, then: Callable[[Any], None]) -> Later:
+        def told(found: Any) -> None:
+            # It is asked by the old catalog; when the answer comes, the new one is known, and was when it was given.
+            if not changed:
+                changed.append(1)
+                made = threading.Thread(target=make_anew)
+                made.start()
+                made.join()
+                known = catalogs._known
+                assert known is not None
+                found = found._replace(catalog_version=known[0])
+            then(found)
+
+        return read_later(self, ranges, told)
+
+    def make_anew() -> None:
+        other = gateways.cluster.database()
+        other.drop_view("by_category")
+        other.create_view("by_category", "SELECT category, COUNT(*) AS n FROM products GROUP BY category")
+        catalogs.newest()
+
+    monkeypatch.setattr(Requests, "read_later", while_it_changes)
+    assert shown(view) == [("a", 2), ("b", 2)]
+    assert changed
+
+
+def test_a_view_of_a_newer_catalog_is_read_by_a_worker(
+    db: RemoteDatabase, jobs: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(db)
+    view = db.view("by_category")
+    jobs.clear()
+    monkeypatch.setattr(CatalogFollower, "is_known", lambda self, version: False)
+    assert shown(view) == ROWS
+    assert len(jobs) == 1
+
+
+def test_a_view_that_is_not_answered_for_is_read_by_a_worker(
+    db: RemoteDatabase, jobs: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(db)
+    view = db.view("by_category")
+    jobs.clear()
+    monkeypatch.setattr(server, "READ_S_MAX", 0.0)
+    monkeypatch.setattr(Requests, "read_later", lambda self, ranges, then: Later(then))
+    assert shown(view) == ROWS
+    assert len(jobs) == 1
+
+
+def test_a_view_that_is_gone_is_said_to_be(db: RemoteDatabase) -> None:
+    view = db.view("by_category")
+    assert list(view.rows()) == []
+    db.drop_view("by_category")
+    with pytest.raises(vt.ProgrammingError, match="by_category"):
+        view.rows()
 
 
 def test_clients_go_on_with_another_process_and_every_commit_happens_once(
