@@ -2,8 +2,8 @@
 logs on the local disk or in HBase.
 
 ZooKeeper, or one JVM with it and HBase, is started once for a bench; every cell gets LTM processes of its own. With
-two LTMs or more, events are on one and all else is on another: products, the index on events.product, the rows of the
-view. So every transaction has two participants. Clients are served by all LTMs in turn. All of them talk over Unix
+two LTMs or more, events and the index on them are on one and all else is on another: products, the rows of the view. So
+every transaction has two participants. Clients are served by all LTMs in turn. All of them talk over Unix
 sockets, as PostgreSQL and its clients do.
 """
 
@@ -93,13 +93,25 @@ def servers(parent: Path) -> Iterator[Servers]:
 
 @contextmanager
 def cluster_place(parent: Path, servers: Servers, ltms: int, storage: str = LOCAL) -> Iterator[ClusterPlace]:
-    """A fresh cluster with the initial rows and the view; with several LTMs, events are on another than the rest."""
+    """A fresh cluster with the initial rows and the view; with several LTMs, events and the index on them are on one,
+    the rest is on another."""
     with filled_cluster(parent, servers, ltms, storage) as (place, client):
         if ltms > 1:
             # Whoever came first has everything.
             first = client.status().ranges[0].process
-            client.move(EVENTS, (), (), "ltm-1" if first != "ltm-1" else "ltm-2")
+            other = 1 if first == "ltm-1" else 0
+            spread(client, lambda tables: [(*each, other) for each in _of_events(tables)])
         yield place
+
+
+def _of_events(tables: Tables) -> Iterator[tuple[bytes, bytes]]:
+    """The keys of the events, and those of the index on them."""
+    from viewtide.changetables.keys import table_range
+
+    events = tables.by_name[EVENTS]
+    yield table_range(events.table.id)
+    for index in events.indexes:
+        yield table_range(index.index.id)
 
 
 @contextmanager
