@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from .changetables.branches import is_hidden
 from .changetables.errors import Error, OperationalError, ProgrammingError, Unavailable
 from .changetables.keys import table_range
 from .changetables.literals import sql_name, value_of_text
@@ -20,12 +21,14 @@ from .changetables.types import STR, Value
 from .coordinator.cluster.directory import PROCESSES, Address
 from .coordinator.cluster.process import Process
 from .coordinator.cluster.zookeeper import NOBODY, Login, ZooKeeper
+from .coordinator.vms.step_rows import STEPS
 from .ltm.cluster.catalogs import Stored, tables_of
 from .ltm.cluster.messages import CATALOG, LEADER, MAP, Done, MoveRange, Split
 from .ltm.key_range import RangeMap
 from .ltm.keys import ADMIN
 from .ltm.tables import TableRows, Tables, ViewRows
 from .ltm.transport import Hub
+from .names import nearest
 
 SESSION_MS = 4_000
 #: A command is given up after this long: more than it takes to elect another leader.
@@ -54,7 +57,9 @@ class ClusterStatus(NamedTuple):
 
 
 class ClusterClient:
-    def __init__(self, hosts: str, login: Login = NOBODY) -> None:
+    def __init__(self, hosts: str, login: Login = NOBODY, status: str = "the status of the cluster") -> None:
+        """`status`: the command that shows it, for hints."""
+        self._status = status
         self.zookeeper = ZooKeeper(hosts, SESSION_MS, login)
         self.zookeeper.start()
 
@@ -100,12 +105,12 @@ class ClusterClient:
         ranges = self.map()
         log = next((log for log, host in ranges.hosts.items() if host.process == target), None)
         if log is None:
-            raise ProgrammingError(f"{target} answers for no log", hint="viewtide cluster status shows who does")
+            raise ProgrammingError(f"{target} answers for no log", hint=f"{self._status} shows who does")
         self.command(MoveRange(0, *self._bounds(table, start, stop), log))
         give_up = time.monotonic() + MOVE_S_MAX
         while (ranges := self.map()).moves:
             if time.monotonic() > give_up:
-                raise Unavailable(f"the keys are still on their way to {target}", hint="see: viewtide cluster status")
+                raise Unavailable(f"the keys are still on their way to {target}", hint=f"see: {self._status}")
             time.sleep(LOOK_AGAIN_S)
         return ranges.epoch
 
@@ -113,18 +118,28 @@ class ClusterClient:
         tables = self.tables()
         source = None if tables is None else (tables.by_name.get(table) or tables.views.get(table))
         if source is None:
-            raise ProgrammingError(f"there is no table or view {table!r} in this cluster")
+            known = [] if tables is None else [*tables.by_name, *tables.views]
+            names = [name for name in known if name != STEPS and not is_hidden(name)]
+            raise ProgrammingError(f"there is no table or view {table!r} in this cluster", hint=nearest(table, names))
         low, high = table_range(source.table.id)
         return (_key(source, start) if start else low), (_key(source, stop) if stop else high)
 
     def command(self, command: Split | MoveRange) -> None:
         """To whoever leads. It raises what the leader refuses."""
         with self._asking() as process:
-            answer = _result(process, command)
+            answer = self._answer(process, command)
         if not isinstance(answer, Done):
             raise OperationalError(f"the leader answered {answer!r}")
         if answer.error:
             raise OperationalError(f"the leader refused: {answer.error}")  # with the hint that it has
+
+    def _answer(self, process: Process, command: Split | MoveRange) -> Any:
+        future = process.ask("leader", command)
+        try:
+            return future.result(COMMAND_S_MAX)
+        except (TimeoutError, CancelledError):
+            future.cancel()
+            raise Unavailable("nobody who leads has answered", hint=f"see: {self._status}") from None
 
     @contextmanager
     def _asking(self) -> Iterator[Process]:
@@ -142,15 +157,6 @@ class ClusterClient:
             hub.close()
             # The session goes on: without this, the others would go on looking for it.
             self.zookeeper.remove(f"{PROCESSES}/{name}")
-
-
-def _result(process: Process, command: Split | MoveRange) -> Any:
-    future = process.ask("leader", command)
-    try:
-        return future.result(COMMAND_S_MAX)
-    except (TimeoutError, CancelledError):
-        future.cancel()
-        raise Unavailable("nobody who leads has answered", hint="see: viewtide cluster status") from None
 
 
 def _key(source: TableRows | ViewRows, values: tuple[Value, ...]) -> bytes:

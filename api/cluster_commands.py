@@ -60,16 +60,13 @@ class ClusterCommands:
         self._say({"down": True}, "Ended. The data is still there.")
 
     def kill(self, name: str) -> None:
-        Development.attach(self._directory).kill(name)
-        self._say(
-            {"killed": name},
-            f"{name} was killed. Start it again with: viewtide cluster start {name} --dir {self._directory}",
-        )
+        cluster = Development.attach(self._directory)
+        cluster.kill(name)
+        self._say({"killed": name}, f"{name} was killed. Start it again with: {cluster.command('start', name)}")
 
     def start(self, name: str) -> None:
         cluster = Development.attach(self._directory)
-        if name not in cluster.processes:
-            raise InterfaceError(f"there was never a process {name} here", hint="add one: viewtide cluster add ltm")
+        cluster.check_known(name)
         with self._progress(f"starting {name}") as report:
             cluster.start(name, report)
             # Others may have been killed: that is nothing to wait for.
@@ -92,10 +89,10 @@ class ClusterCommands:
         cluster = Development.attach(self._directory)
         cluster.check_known(target, LTM)
         # Keys go to the log of the target. Without the target that is soon another LTM's, which gets them instead.
-        cluster.check_alive(target, f"start it: viewtide cluster start {target} --dir {self._directory}")
+        cluster.check_alive(target, f"start it: {cluster.command('start', target)}")
         with self._client(cluster) as client, self._progress(f"moving keys to {target}"):
             epoch = client.move(table, _values(start), _values(stop), target)
-        cluster.check_alive(target, "it has ended meanwhile; viewtide cluster status shows who has its keys")
+        cluster.check_alive(target, f"it has ended meanwhile; {cluster.command('status')} shows who has its keys")
         self._say({"moved": table, "to": target, "epoch": epoch}, f"{target} owns them.")
 
     # -- output

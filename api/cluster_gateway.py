@@ -13,6 +13,7 @@ from .coordinator.cluster.requests import Asking, Requests
 from .database import Database
 from .ltm.keys import AllowList, Keys
 from .ltm.transport import Hub
+from .process_config import KEYS_HINT
 from .server import Server
 
 #: Reads wait for LTMs, each in a thread of its own.
@@ -32,11 +33,10 @@ class ClusterGateway:
         *,
         keys: Keys | None = None,
         allowed: AllowList | None = None,
-        insecure: bool = False,
         place: StorePlace | None = None,
     ) -> None:
         self._name, self._place = name, place
-        self._hub = Hub(name, listen=listen, keys=keys, allowed=allowed, insecure=insecure)
+        self._hub = Hub(name, listen=listen, keys=keys, allowed=allowed, keys_hint=KEYS_HINT)
         self.address = self._hub.address
         self._closing = threading.Event()
         #: Whether the cluster has told its catalog.

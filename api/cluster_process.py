@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ from .ltm.tables import Tables
 from .ltm.transport import Hub
 from .ltm.versions import Horizon
 from .metrics_server import Figure, MetricsServer, process_figures
-from .process_config import ANY_PROCESSOR, HBASE, ProcessConfig, read_password
+from .process_config import ANY_PROCESSOR, HBASE, KEYS_HINT, ProcessConfig, read_password
 
 if TYPE_CHECKING:
     from .ltm.store.hbase import HbaseStore
@@ -142,7 +143,7 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         closing.callback(zookeeper.stop)
         keys = _keys(config, role)
         allowed = AllowList(Path(config.keys.allowed)) if keys is not None else None
-        hub = Hub(config.name, listen=config.listen, keys=keys, allowed=allowed)
+        hub = Hub(config.name, listen=config.listen, keys=keys, allowed=allowed, keys_hint=KEYS_HINT)
         closing.callback(hub.close)
         public_key = keys.public if keys is not None else ""
         address = Address(config.advertise or hub.address, role, public_key, clients, metrics)
@@ -188,9 +189,11 @@ def _keys(config: ProcessConfig, role: str) -> Keys | None:
         return None
     keys = Keys.load(Path(config.keys.file))
     if (keys.name, keys.role) != (config.name, role):
+        folder = Path(config.keys.file).parent
+        make_it = ["viewtide", "keys", "new", config.name, "--role", role, "--dir", str(folder)]
         raise InterfaceError(
             f"{config.keys.file} is the key of {keys.name} ({keys.role}), not of {config.name} ({role})",
-            hint=f"viewtide keys new {config.name} --role {role}",
+            hint=f"make one: {shlex.join(make_it)}",
         )
     return keys
 

@@ -110,9 +110,7 @@ def connect(
     scheme = scheme_of(name)
     said = replace(config, ltms=1 if ltms is None else ltms)
     changed = {each.name: None for each in fields(said) if getattr(said, each.name) != each.default}
-    said_of_nodes = ("keys", keys), ("server_key", server_key), ("insecure", insecure)
-    for_nodes = {option: None for option, value in said_of_nodes if value}
-    check_options(name, scheme, changed, for_nodes, server_key)
+    check_options(name, scheme, changed, keys=keys, server_key=server_key, insecure=insecure)
     if scheme == ZK:
         from .remote_cluster import connect_cluster
 

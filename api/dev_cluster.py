@@ -127,9 +127,7 @@ class DevelopmentHbase:
         try:
             state = json.loads((directory / _STATE).read_text())
         except FileNotFoundError:
-            raise OperationalError(
-                f"no HBase was started in {directory}", hint="start one with: viewtide cluster up"
-            ) from None
+            raise OperationalError(f"no HBase was started in {directory}", hint="start one there first") from None
         return cls(directory, state)
 
     @property
@@ -207,7 +205,9 @@ def start(
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
     if _running_in(directory):
-        raise OperationalError(f"HBase runs in {directory} already", hint="end it with: viewtide cluster down")
+        raise OperationalError(
+            f"HBase runs in {directory} already", hint="somebody else has just started it: try again"
+        )
     install(report)
     zookeeper, first, second, third, *regions = _free_ports(4 + region_servers)
     # In separate processes it is that of region servers: nobody waits for the others to be missed.

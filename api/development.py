@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -88,7 +89,7 @@ class Development:
     def attach(cls, directory: Path) -> Development:
         found = cls(directory)
         if not (found.directory / _STATE).exists():
-            raise OperationalError(f"there is no cluster in {directory}", hint="viewtide cluster up --dir ...")
+            raise OperationalError(f"there is no cluster in {directory}", hint=f"start one: {found.command('up')}")
         found._load()
         return found
 
@@ -130,18 +131,20 @@ class Development:
         known = [each for each in sorted(self.processes) if role in ("", role_of(each))]
         if name in known:
             return
-        hint = f"there are {', '.join(known)}" if known else "add one: viewtide cluster add"
+        hint = f"there are {', '.join(known)}" if known else f"add one: {self.command('add', role or LTM)}"
         if name in self.processes:
             raise OperationalError(f"{name} is no {role}", hint=hint)
         if name in self.servers():
             raise OperationalError(
-                f"{name} is a server of the cluster, none of its processes", hint=f"{hint}; `down` ends all"
+                f"{name} is a server of the cluster, none of its processes",
+                hint=f"{hint}; {self.command('down')} ends all",
             )
         raise OperationalError(f"there is no process {name}", hint=hint)
 
-    def check_alive(self, name: str, hint: str = "viewtide cluster status shows who does") -> None:
+    def check_alive(self, name: str, hint: str = "") -> None:
         if not self.is_alive(name):
-            raise OperationalError(f"{name} does not run", hint=hint)
+            self._hbase()  # raises: if the whole cluster does not run, that is what to say
+            raise OperationalError(f"{name} does not run", hint=hint or f"{self.command('status')} shows who does")
 
     def down(self, report: Report = quiet) -> None:
         """End everything; the data stays."""
@@ -198,11 +201,15 @@ class Development:
         except OperationalError:
             raise OperationalError(
                 f"the cluster in {self.directory} does not run",
-                hint=f"start it again with: viewtide cluster up --dir {self.directory}",
+                hint=f"start it again with: {self.command('up')}",
             ) from None
 
     def client(self) -> ClusterClient:
-        return ClusterClient(self.zookeeper)
+        return ClusterClient(self.zookeeper, status=self.command("status"))
+
+    def command(self, *words: str) -> str:
+        """One of `viewtide cluster` on this directory, so that it can be copied as it is."""
+        return shlex.join(["viewtide", "cluster", *words, "--dir", str(self.directory)])
 
     def is_alive(self, name: str) -> bool:
         """Whether it runs, and is the one that was started here: numbers of processes are used again."""

@@ -20,6 +20,8 @@ LEVELS = ("debug", "info", "warning", "error")
 LOCAL, HBASE = "local", "hbase"
 LTM = "ltm"
 ANY_PROCESSOR = -1
+#: For a process that is to talk to other machines without keys: nothing else is possible in a cluster.
+KEYS_HINT = "name its keys in [keys] of its configuration; `viewtide keys new` makes keys"
 #: Keys that only LTMs make something of.
 OF_LTMS = frozenset({"clients", "advertise_clients", "balance", "storage", "hbase", "history"})
 

@@ -31,6 +31,11 @@ LOOK_S_MIN = 0.2
 class ClusterTarget(Target):
     """`address` is that of the process that serves this client now."""
 
+    keys_hint = (
+        "its processes have to have keys: [keys] of their configurations, `viewtide keys new` makes them; then give "
+        "`keys`, the file of your own"
+    )
+
     def __init__(self, hosts: str, keys: Keys | None = None) -> None:
         super().__init__("", keys)
         self._hosts = hosts
@@ -44,7 +49,10 @@ class ClusterTarget(Target):
                 self._choose(address)
 
     def unavailable(self) -> Unavailable:
-        return Unavailable(f"no process of the cluster at {self._hosts} answers", hint="see: viewtide cluster status")
+        return Unavailable(
+            f"no process of the cluster at {self._hosts} answers",
+            hint="do its LTMs run, and does this machine reach their addresses for clients?",
+        )
 
     def _choose(self, but: str) -> None:
         """Another one than `but`, if there is one. Which one is left to chance, so that clients spread."""
@@ -62,7 +70,7 @@ class ClusterTarget(Target):
             if time.monotonic() > give_up:
                 raise Unavailable(
                     f"no process of the cluster at {self._hosts} serves clients",
-                    hint='start LTMs with clients = "tcp://..." in their configuration; see: viewtide cluster status',
+                    hint='do its LTMs run, and have they clients = "tcp://..." in their configurations?',
                 )
             time.sleep(FIND_AGAIN_S)
 

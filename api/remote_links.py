@@ -110,11 +110,14 @@ class _Encrypted:
 class Target:
     """Where a node is, and how to get in."""
 
+    keys_hint = "give `keys` and `server_key` (`viewtide keys new` makes keys), or say that it is meant: `insecure`"
+
     def __init__(self, address: str, keys: Keys | None = None, server_key: str = "", *, insecure: bool = False) -> None:
         self.address, self.keys, self.server_key, self.insecure = address, keys, server_key, insecure
 
     def hub(self, name: str) -> Hub:
-        hub = Hub(name if self.keys is None else self.keys.name, keys=self.keys, insecure=self.insecure)
+        own_name = name if self.keys is None else self.keys.name
+        hub = Hub(own_name, keys=self.keys, insecure=self.insecure, keys_hint=self.keys_hint)
         try:
             hub.know(PEER, self.address, self.server_key)
         except BaseException:
@@ -124,7 +127,7 @@ class Target:
 
     def wire(self, name: str) -> Wire:
         if self.keys is None and not self.server_key:
-            return Direct(name, self.address, insecure=self.insecure)
+            return Direct(name, self.address, insecure=self.insecure, keys_hint=self.keys_hint)
         return _Encrypted(self.hub(name))
 
     def lost(self, address: str) -> None:
@@ -132,7 +135,8 @@ class Target:
 
     def unavailable(self) -> Unavailable:
         return Unavailable(
-            f"nobody answers at {self.address}", hint="is the node running there? start it with: viewtide serve"
+            f"nobody answers at {self.address}",
+            hint="is the node running there? it is started with: viewtide serve PATH --listen ADDRESS",
         )
 
 

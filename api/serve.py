@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LISTEN = "tcp://127.0.0.1:7400"
 #: What a node calls itself without a key.
 NAME = "node"
+KEYS_HINT = "make keys with `viewtide keys new`, or say that it is meant: `insecure`"
 
 
 def run_serve(
@@ -53,7 +54,7 @@ def run_serve(
             metrics = watched.address
         if not is_new:
             database = closing.enter_context(opened())
-        hub = Hub(name, listen=listen, keys=own, allowed=listed, insecure=insecure)
+        hub = Hub(name, listen=listen, keys=own, allowed=listed, insecure=insecure, keys_hint=KEYS_HINT)
         if is_new:
             with ExitStack() as failing:
                 failing.callback(hub.close)

@@ -52,9 +52,18 @@ def scheme_of(name: str) -> str:
 
 
 def check_options(
-    name: str, scheme: str, of_directories: Mapping[str, object], of_nodes: Mapping[str, object], server_key: str
+    name: str,
+    scheme: str,
+    of_directories: Mapping[str, object],
+    *,
+    keys: str | os.PathLike[str] | None,
+    server_key: str,
+    insecure: bool,
 ) -> None:
-    """Arguments that are not as they are by default, by what they are for. Nothing that was asked for is ignored."""
+    """`of_directories`: those that are not as they are by default; the others are for nodes. Nothing that was asked for
+    is ignored."""
+    said = {"keys": keys, "server_key": server_key, "insecure": insecure}
+    of_nodes = [option for option, value in said.items() if value]
     if scheme:
         for option in of_directories:
             raise InterfaceError(
@@ -64,7 +73,7 @@ def check_options(
     else:
         for option in of_nodes:
             raise InterfaceError(
-                f"{option} is for addresses of nodes, and {name} is a database in this process",
+                f"{option} is for addresses of nodes, and {name} is none",
                 hint=f"leave it out, or give {EXAMPLES}",
             )
     if scheme == ZK and "insecure" in of_nodes:

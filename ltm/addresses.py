@@ -11,6 +11,8 @@ from ..changetables.errors import InterfaceError
 #: sun_path of a UNIX socket has 108 bytes, the last of them is 0.
 IPC_PATH_BYTES_MAX = 107
 _EVERYWHERE = "*"
+#: What to do where keys are needed, unless somebody knows better what his user can do.
+KEYS_HINT = "make keys with `viewtide keys new`"
 
 
 class Address(NamedTuple):
@@ -50,21 +52,22 @@ class Refusal(NamedTuple):
     hint: str
 
 
-def check_plaintext(address: Address) -> None:
-    """Without keys, nobody outside this machine is listened to."""
+def check_plaintext(address: Address, hint: str) -> None:
+    """Without keys, nobody outside this machine is listened to. `hint`: how keys are given here, and what else there
+    is."""
     if not address.stays_here:
         raise InterfaceError(
             f"without keys, {address.text} would be open to everybody on the network",
-            hint="make keys with `viewtide keys new`, or say that it is meant: `insecure`",
+            hint=hint,
         )
 
 
-def check_plaintext_to(address: Address) -> None:
+def check_plaintext_to(address: Address, hint: str) -> None:
     """Without keys, nobody outside this machine is connected to."""
     if not address.stays_here:
         raise InterfaceError(
             f"{address.text} is on another machine, and without keys its connections are neither secret nor certain",
-            hint="give `keys` and `server_key` (`viewtide keys new` makes keys), or say that it is meant: `insecure`",
+            hint=hint,
         )
 
 

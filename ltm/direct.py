@@ -13,7 +13,7 @@ import struct
 import time
 
 from ..changetables.errors import RemoteProtocolError
-from .addresses import Address, Refusal, check_plaintext_to, parse_address
+from .addresses import KEYS_HINT, Address, Refusal, check_plaintext_to, parse_address
 from .batches import FRAME_BYTES_MAX, header_of, name_in, payloads_in
 from .sockets import port_of, tune
 from .zmtp import (
@@ -50,11 +50,11 @@ class Direct:
     """Not for several threads. It connects when it is first used, and again until somebody has answered the handshake;
     once that has happened, a connection that breaks is an `OSError`."""
 
-    def __init__(self, name: str, address: str, *, insecure: bool = False) -> None:
-        """`insecure`: the other side may be on another machine."""
+    def __init__(self, name: str, address: str, *, insecure: bool = False, keys_hint: str = KEYS_HINT) -> None:
+        """`insecure`: the other side may be on another machine. `keys_hint`: what to do if it is."""
         self._address = parse_address(address)
         if not insecure:
-            check_plaintext_to(self._address)
+            check_plaintext_to(self._address, keys_hint)
         self._header = header_of(name)
         self._socket: socket.socket | None = None
         self._greeted = self._open = False

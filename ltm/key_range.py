@@ -154,7 +154,7 @@ class RangeMap:
     def split(self, at: bytes) -> RangeMap:
         """Another range begins there; its owner stays."""
         if at in self.starts:
-            raise ProgrammingError("a range begins there already", hint="viewtide cluster status shows the ranges")
+            raise ProgrammingError("a range begins there already", hint="the status of the cluster shows the ranges")
         place = bisect_right(self.starts, at)
         return replace(
             self,
@@ -192,7 +192,7 @@ class RangeMap:
             raise ProgrammingError(f"keys of {source} cannot be moved to {target}: nobody answers for it")
         if target == source:
             raise ProgrammingError(
-                f"{target} owns the first of these keys already", hint="viewtide cluster status shows who does"
+                f"{target} owns the first of these keys already", hint="the status of the cluster shows who does"
             )
         if any(move.touches(start, stop) for move in self.moves):
             raise ProgrammingError("some of these keys are being moved", hint="wait until that is done")
@@ -201,7 +201,7 @@ class RangeMap:
         if any(owner != source for owner in cut.logs[bisect_left(cut.starts, start) : last]):
             raise ProgrammingError(
                 f"{source} owns the first of these keys and does not own all of them",
-                hint="viewtide cluster status shows who does: move the keys of one owner at a time",
+                hint="the status of the cluster shows who does: move the keys of one owner at a time",
             )
         epoch = self.epoch + 1
         return replace(cut, epoch=epoch, moves=(*self.moves, Move(epoch, start, stop, source, target)))

@@ -25,7 +25,7 @@ import time
 from collections import deque
 
 from ..changetables.errors import InterfaceError, OperationalError, RemoteProtocolError
-from .addresses import Address, Refusal, parse_address
+from .addresses import KEYS_HINT, Address, Refusal, parse_address
 from .batches import BATCH_BYTES_MAX, name_in, pack_batch, payloads_in
 from .keys import LOCAL, AllowList, Identity, Keys
 from .sockets import connecting, listening, port_of, tune
@@ -180,9 +180,10 @@ class PlainHub(Hub):
         keys: Keys | None = None,
         allowed: AllowList | None = None,
         insecure: bool = False,
+        keys_hint: str = KEYS_HINT,
     ) -> None:
         assert keys is None
-        super().__init__(name, insecure=insecure)
+        super().__init__(name, insecure=insecure, keys_hint=keys_hint)
         self._peers: dict[str, _Peer] = {}
         self._links: dict[int, _Link] = {}
         self._connections = 0

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..changetables.errors import InterfaceError, LocalProtocolError
-from .addresses import Address, Refusal, check_plaintext, check_plaintext_to
+from .addresses import KEYS_HINT, Address, Refusal, check_plaintext, check_plaintext_to
 from .batches import BATCH_BYTES_MAX, MESSAGE_BYTES_MAX, PAYLOADS_PER_BATCH_MAX, header_of
 from .keys import AllowList, Identity, Keys
 
@@ -107,6 +107,7 @@ class Hub:
         keys: Keys | None = None,
         allowed: AllowList | None = None,
         insecure: bool = False,
+        keys_hint: str = KEYS_HINT,
     ) -> Hub:
         if cls is not Hub:
             return super().__new__(cls)
@@ -127,14 +128,16 @@ class Hub:
         keys: Keys | None = None,
         allowed: AllowList | None = None,
         insecure: bool = False,
+        keys_hint: str = KEYS_HINT,
     ) -> None:
         """`listen` is an address; port 0 or * is one that is free. With `keys`, who connects must be on the list
-        `allowed`. `insecure`: no keys are needed, wherever the peers are."""
+        `allowed`. `insecure`: no keys are needed, wherever the peers are. `keys_hint`: what to do where they are."""
         self.name = name
         self.address = ""
         self.counts = Counts()
         self._header = header_of(name)
         self._insecure = insecure
+        self._keys_hint = keys_hint
         self._dirty: list[Outlet] = []
         self._log_at = 0.0
         self._unlogged = 0
@@ -281,11 +284,11 @@ class Hub:
 
     def _check_plaintext(self, address: Address) -> None:
         if not self._insecure:
-            check_plaintext(address)
+            check_plaintext(address, self._keys_hint)
 
     def _check_plaintext_to(self, address: Address) -> None:
         if not self._insecure:
-            check_plaintext_to(address)
+            check_plaintext_to(address, self._keys_hint)
 
     # The end.
 

@@ -21,7 +21,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from ..changetables.errors import InterfaceError, OperationalError, RemoteProtocolError
-from .addresses import Address, Refusal, parse_address
+from .addresses import KEYS_HINT, Address, Refusal, parse_address
 from .batches import FRAME_BYTES_MAX, name_in, pack_batch, payloads_in
 from .keys import LOCAL, SERVER, AllowList, Identity, Keys
 from .sockets import FILE_MODE, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, UNCONFIRMED_MS_MAX
@@ -131,8 +131,9 @@ class ZmqHub(Hub):
         keys: Keys | None = None,
         allowed: AllowList | None = None,
         insecure: bool = False,
+        keys_hint: str = KEYS_HINT,
     ) -> None:
-        super().__init__(name, insecure=insecure)
+        super().__init__(name, insecure=insecure, keys_hint=keys_hint)
         self._keys, self._allowed = keys, allowed
         self._peers: dict[str, _Peer] = {}
         self._routes: dict[bytes, _Route] = {}

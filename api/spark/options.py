@@ -17,7 +17,7 @@ from ..database import Database, connect
 from ..durations import milliseconds
 from ..names import close_to
 from ..stored import reached
-from ..targets import MEMORY, scheme_of
+from ..targets import MEMORY, check_options, scheme_of
 
 #: Parts that a table is divided into, unless told otherwise: several for each core, because they are not of one size.
 PARTITIONS = 16
@@ -54,6 +54,10 @@ class Options:
     keys: str | None = None
     server_key: str = ""
     insecure: bool = False
+
+    def __post_init__(self) -> None:
+        scheme = scheme_of(self.target)
+        check_options(self.target, scheme, {}, keys=self.keys, server_key=self.server_key, insecure=self.insecure)
 
     @property
     def directory(self) -> Path | None:

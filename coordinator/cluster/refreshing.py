@@ -33,7 +33,11 @@ NOBODY_MS_MAX = 120_000
 SILENT_MS_MAX = 2_000
 LATE_HINT = "wait longer, or see its status for what it is doing"
 NOBODY = "no view manager of the cluster answers"
-NOBODY_HINT = "start one (`viewtide view-manager`), or wait longer if one is at work on many rows"
+START_ONE = (
+    "start one: `viewtide view-manager --config FILE`, in a development cluster "
+    "`viewtide cluster add view-manager --dir DIR`, or `start` one that was there"
+)
+NOBODY_HINT = f"{START_ONE}; or wait longer if one is at work on many rows"
 #: So long an answer of the scheduler is waited for.
 STATUS_MS_MAX = 3_000
 
@@ -189,9 +193,7 @@ class ClusterViewManagers:
         self._requests = requests
 
     def add(self) -> int:
-        raise NotSupportedError(
-            "a view manager of a cluster is a process", hint="start another one with `viewtide view-manager`"
-        )
+        raise NotSupportedError("a view manager of a cluster is a process", hint=START_ONE)
 
     def remove(self, id: int) -> None:
         raise NotSupportedError("a view manager of a cluster is a process", hint="withdraw it, then end the process")

@@ -236,6 +236,11 @@ def test_a_served_node(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"path": "/x", "table": "t", "pushdown": "yes"}, "true or false"),
         ({"url": "tcp://x:1", "table": "t", "insecure": "yes"}, "true or false"),
         ({"path": "/x", "table": "t", "lease": "long"}, "no duration"),
+        # As `connect` has it.
+        ({"path": "/x", "table": "t", "insecure": "true"}, "insecure is for addresses of nodes"),
+        ({"path": "/x", "table": "t", "keys": "ann.key"}, "keys is for addresses of nodes"),
+        ({"path": "/x", "table": "t", "server_key": "0" * 64}, "server_key is for addresses of nodes"),
+        ({"url": "zk://x:1/y", "table": "t", "insecure": "true"}, "insecure is for a served node"),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, str], message: str) -> None:

@@ -17,8 +17,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import viewtide as vt
-from viewtide import remote_links, server
+from viewtide import remote_cluster, remote_links, server
 from viewtide.cli import app
+from viewtide.cluster_gateway import ClusterGateway
 from viewtide.ltm import transport, zmq_hub, zmtp
 from viewtide.ltm.keys import ADMIN, CLIENT, LTM, VIEW_MANAGER, Allowed, AllowList, Keys
 from viewtide.ltm.transport import Hub, new_keys
@@ -114,6 +115,21 @@ def test_a_node_on_another_machine_is_taken_without_keys_only_if_that_is_meant(o
     assert "`server_key`" in raised.value.hint and "`insecure`" in raised.value.hint
     with vt.connect(open_to_all, insecure=True) as db:
         assert db.tables() == ["t"]
+
+
+def test_a_cluster_on_another_machine_has_to_have_keys(open_to_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes neither `insecure` nor `server_key`: no hint may say so."""
+    monkeypatch.setattr(remote_cluster, "serving", lambda hosts: [(open_to_all, "")])
+    with pytest.raises(vt.InterfaceError, match="is on another machine, and without keys") as raised:
+        vt.connect("zk://127.0.0.1:1/shop")
+    assert "[keys] of their configurations" in raised.value.hint and "`keys`" in raised.value.hint
+    assert "server_key" not in raised.value.hint and "insecure" not in raised.value.hint
+
+
+def test_a_process_of_a_cluster_that_others_reach_has_to_have_keys() -> None:
+    with pytest.raises(vt.InterfaceError, match="open to everybody") as raised:
+        ClusterGateway("ltm-1", "tcp://0.0.0.0:0")
+    assert "[keys] of its configuration" in raised.value.hint and "insecure" not in raised.value.hint
 
 
 def test_tasks_take_it_too(open_to_all: str) -> None:

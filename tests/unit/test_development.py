@@ -14,9 +14,12 @@ import viewtide as vt
 from viewtide.changetables.errors import OperationalError
 from viewtide.changetables.types import Value
 from viewtide.cli import app
-from viewtide.cluster_client import _key
+from viewtide.cluster_client import ClusterClient, _key
+from viewtide.coordinator.vms.step_rows import with_steps
 from viewtide.development import Development
 from viewtide.ltm.key_range import Hosting
+from viewtide.ltm.tables import Tables
+from viewtide.ltm.versions import Horizon
 from viewtide.process_config import load_config
 
 
@@ -41,9 +44,16 @@ def test_who_cannot_be_killed_is_told_who_can(directory: Path) -> None:
     all_of_them = "there are ltm-1, ltm-2, vm-1"
     assert refused(directory, "kill", "ltm-22") == f"there is no process ltm-22 ({all_of_them})"
     assert refused(directory, "kill", "hbase") == (
-        f"hbase is a server of the cluster, none of its processes ({all_of_them}; `down` ends all)"
+        f"hbase is a server of the cluster, none of its processes ({all_of_them}; "
+        f"viewtide cluster down --dir {directory} ends all)"
     )
     assert refused(directory, "kill", "ltm-1").startswith("ltm-1 does not run")
+
+
+def test_who_cannot_be_started_is_told_who_can(directory: Path) -> None:
+    all_of_them = "there are ltm-1, ltm-2, vm-1"
+    assert refused(directory, "start", "ltm-22") == f"there is no process ltm-22 ({all_of_them})"
+    assert refused(directory, "start", "hbase").startswith("hbase is a server of the cluster, none of its processes")
 
 
 def test_keys_are_moved_to_ltms(directory: Path) -> None:
@@ -66,11 +76,14 @@ def test_keys_whose_new_owner_ends_meanwhile_are_not_said_to_be_its_own(
     monkeypatch.setattr(Development, "client", lambda _: client)
     monkeypatch.setattr(Development, "is_alive", lambda _, name: name in alive)
     assert refused(directory, "move", "t", "--to", "ltm-2") == (
-        "ltm-2 does not run (it has ended meanwhile; viewtide cluster status shows who has its keys)"
+        f"ltm-2 does not run (it has ended meanwhile; viewtide cluster status --dir {directory} shows who has its keys)"
     )
 
 
-@pytest.mark.parametrize("words", [["status"], ["split", "t"], ["start", "ltm-1"], ["add", "ltm"]])
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["split", "t"], ["start", "ltm-1"], ["add", "ltm"], ["kill", "ltm-1"], ["move", "t", "--to", "ltm-1"]],
+)
 def test_a_cluster_that_is_down(directory: Path, words: list[str]) -> None:
     (directory / "hbase" / "servers.json").unlink()
     assert refused(directory, *words) == (
@@ -105,6 +118,17 @@ def test_keys_that_are_none(table: str, values: tuple[Value, ...], message: str,
         with pytest.raises(vt.ProgrammingError) as raised:
             _key(known.by_name.get(table) or known.views[table], values)
     assert (raised.value.message, raised.value.hint) == (message, hint)
+
+
+def test_tables_that_there_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tables() as db:
+        known = Tables(with_steps(db._engine.ltm.tables.catalog), Horizon())
+        client = ClusterClient.__new__(ClusterClient)
+        monkeypatch.setattr(client, "tables", lambda: known, raising=False)
+        for name, hint in (("tt", "did you mean 't'?"), ("events", "there are 't', 'u', 'v'")):
+            with pytest.raises(vt.ProgrammingError, match="there is no table or view") as raised:
+                client.split(name, ())
+            assert raised.value.hint == hint
 
 
 def test_keys_of_all_types_are_written_as_json() -> None:
