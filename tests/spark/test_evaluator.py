@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOAK = bool(os.environ.get("VIEWTIDE_SOAK"))
+#: Spark cancels jobs behind the back of whoever asks for it.
+CANCELLED_S_MAX = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -192,4 +195,7 @@ def test_a_result_that_nobody_wants_cancels_its_job(spark: SparkSession) -> None
     found = evaluate(spark, [Evaluation(plan, [((0, 0), Law.ONE_SOURCE, Listed(rows))], {})])
     assert next(found)[1]
     found.close()  # type: ignore[attr-defined]  # it is a generator
-    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+    give_up = time.monotonic() + CANCELLED_S_MAX
+    while jobs := spark.sparkContext.statusTracker().getActiveJobsIds():
+        assert time.monotonic() < give_up, f"{jobs} go on"
+        time.sleep(0.01)

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -210,25 +211,34 @@ def test_a_text_that_cannot_be_read_and_a_rollback(shell: tuple[Shell, io.String
 
 
 def test_ctrl_c_leaves_a_statement_that_takes_long(
-    shell: tuple[Shell, io.StringIO], db: vt.Database, monkeypatch: pytest.MonkeyPatch
+    shell: tuple[Shell, io.StringIO],
+    db: vt.Database,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Also one that a node runs: it was waited for until it was done, by SIGTERM, too."""
     made, err = shell
-    begun, over = threading.Event(), threading.Event()
+    begun, over, left = threading.Event(), threading.Event(), threading.Semaphore(0)
     run = Session._run
 
     def slowly(self: Session, statement: Statement) -> Result:
-        if isinstance(statement, Update):
-            begun.set()
+        if not isinstance(statement, Update):
+            return run(self, statement)
+        begun.set()
+        try:
             # In short waits: one that begins just after the signal has come is not interrupted by it.
             any(over.wait(0.05) for _ in range(20 * READ_SECONDS_MAX))
-        return run(self, statement)
+            return run(self, statement)
+        finally:
+            left.release()
 
     def interrupt() -> None:
         begun.wait(READ_SECONDS_MAX)
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Session, "_run", slowly)
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs tests in the background ignores it
     for before in ("", "BEGIN; INSERT INTO t VALUES (1);"):
         begun.clear()
         assert made.feed(before)
@@ -242,6 +252,8 @@ def test_ctrl_c_leaves_a_statement_that_takes_long(
         err.truncate(0)
     assert made.prompt == PROMPT_FAILED
     over.set()
+    # What the node went on with finds the table empty: it must not come behind the row that is written below.
+    assert all(left.acquire(timeout=READ_SECONDS_MAX) for _ in range(2))
     assert not made.feed("INSERT INTO t VALUES (2);")
     assert "the transaction has failed" in err.getvalue()
     assert not made.feed("COMMIT;")
