@@ -161,6 +161,7 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         session_ms = config.zookeeper.session_ms
         describe = store.describe if store is not None else None
         process = Process(config.name, address, roles, hub, zookeeper, logs, session_ms, store=store, describe=describe)
+        process.stays_awake = config.processor != ANY_PROCESSOR
         if store is not None:
             store.may_write = process.check_lease
         yield process, hub

@@ -20,7 +20,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
+from os import sched_yield
 from threading import Event, get_ident
+from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ...changetables.errors import (
@@ -56,7 +58,7 @@ from .log_writers import InlineWriter, LogWriter, ThreadWriter
 from .permissions import may_send
 from .store_service import StoreService
 from .submitting import Places, Submitting
-from .waves import WAVES_MAX, WAVES_MAX_LOCAL
+from .waves import GATHER_MS, WAVES_MAX, WAVES_MAX_LOCAL
 from .zookeeper import ZooKeeper
 
 #: Without anything to do, a turn waits at most so long.
@@ -72,6 +74,8 @@ STORY_EVENTS = 40
 UNHURRIED_MS = 10
 #: So long clients wait at the most until they are heard, while a wave is under way.
 CLIENTS_MS_MAX = 2
+#: So long a process looks without sleeping for what it waits for while a wave is under way: longer than a sync.
+AWAKE_S_MAX = 0.0003
 #: Timestamps have 63 bits.
 TS_MAX = 2**63 - 1
 #: How often the directory tries again what failed.
@@ -159,6 +163,10 @@ def _outcomes_in(message: object) -> tuple[Outcome, ...]:
     return (message,) if isinstance(message, Outcome) else ()
 
 
+def _waited_for_by_nobody(message: object) -> bool:
+    return isinstance(message, ForLog) and message.message.__class__ in _CAN_WAIT
+
+
 def _is_over(caller: Hashable) -> bool:
     assert isinstance(caller, _Running)
     return caller.over
@@ -224,6 +232,8 @@ class Process:
         self._logs = logs
         self._clock = clock if clock is not None else wall_clock()
         self.directory = Directory(name, address, session_ms)
+        #: Whether it has a processor to itself, on which it need not sleep while it waits for an LTM.
+        self.stays_awake = False
         self.events: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._machines: dict[str, _Running] = {}
@@ -378,6 +388,8 @@ class Process:
                 self._handle(running, sender, message)
         for batch in received:
             self._receive(batch)
+        # Others wait for what is answered at once, most of all for outcomes.
+        self._hub.flush()
         guest = self._guest
         # Somebody waits for what is to be synced: clients are heard in the next turn.
         self._puts_off = self._is_hurried() and not self._puts_off
@@ -385,7 +397,7 @@ class Process:
         self._take_calls()
         self._deliver_all(self._local)
         self._start_machines()
-        if self._own:
+        if self._own and not self._decides_later():
             # What others wait for leaves first: they work while this process's LTM does its part.
             self._hub.flush()
             if guest is not None:
@@ -431,11 +443,36 @@ class Process:
         # While a wave is under way, what clients bring is taken with what else comes, not one by one.
         waits = self._submitting.is_under_way(self._clock())
         self._hub.heed(not waits)
-        return self._hub.poll(min(self._due_ms(), CLIENTS_MS_MAX) if waits else self._due_ms())
+        received = self._poll_awake() if waits and self.stays_awake else []
+        if received or self._woken.is_set():
+            return received
+        due_ms = min(self._due_ms(), GATHER_MS) if self._own else self._due_ms()
+        return self._hub.poll(min(due_ms, CLIENTS_MS_MAX) if waits else due_ms)
+
+    def _poll_awake(self) -> list[Received]:
+        """What comes within a moment, as votes and outcomes do where a sync takes a fraction of a millisecond. Whoever
+        sleeps meanwhile is woken late, most of all on a virtual machine, from which a processor is taken that has
+        nothing to do. Whoever else wants to run here gets the processor."""
+        give_up = perf_counter() + AWAKE_S_MAX
+        while not self._woken.is_set() and perf_counter() < give_up:
+            received = self._hub.poll(0)
+            if received:
+                return received
+            sched_yield()
+        return []
 
     def _has_more(self) -> bool:
         """Whether there is something to do at once."""
-        return bool(self._local or self._own or self._inbox or self._guest_busy)
+        return bool(self._local or self._inbox or self._guest_busy or (self._own and not self._decides_later()))
+
+    def _decides_later(self) -> bool:
+        """Whether nothing is left for the LTM but decisions of other coordinators, while the clients that were just
+        answered are expected back. Those come first: the decisions are carried out when the next transactions have been
+        passed on, and the other process is at work."""
+        if len(self._own) >= LOCAL_PER_TURN_MAX or not self._submitting.is_gathering(self._clock()):
+            return False
+        own = self.name + "."
+        return all(_waited_for_by_nobody(message) and not sender.startswith(own) for _, sender, message in self._own)
 
     def _is_full(self) -> bool:
         return True in [running.writer.is_full for running in self._writing if running.writer is not None]
@@ -606,8 +643,7 @@ class Process:
     def _can_wait(self, message: Addressed) -> bool:
         """Whether nobody waits for what the LTM does with it: its clients are answered before a transaction's decision
         is carried out here. What comes for the LTM after such a message stays behind it."""
-        for_log = message.message
-        return for_log.__class__ is ForLog and (bool(self._own) or for_log.message.__class__ in _CAN_WAIT)
+        return message.message.__class__ is ForLog and (bool(self._own) or _waited_for_by_nobody(message.message))
 
     def _check(self, who: Identity, message: object) -> None:
         """Nobody speaks for another process, or says what is not for his role."""

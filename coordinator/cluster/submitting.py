@@ -74,6 +74,10 @@ class Submitting:
         """Whether what clients bring now has to wait anyway."""
         return any(waves.is_under_way(now_ms) for waves in self._waves.values())
 
+    def is_gathering(self, now_ms: int) -> bool:
+        """Whether clients that were just answered are expected back."""
+        return any(waves.is_gathering(now_ms) for waves in self._waves.values())
+
     def forget(self, coordinator: str) -> list[TxId]:
         """Nobody is there any more: what it has not answered, and what waits for it."""
         waves = self._waves.pop(coordinator, None)

@@ -85,6 +85,11 @@ class Waves:
         left = [wave for wave in self._waves if wave.left and now_ms < wave.begun_ms + WAVE_MS_MAX]
         return len(left) >= self._waves_max
 
+    def is_gathering(self, now_ms: int) -> bool:
+        """Whether the next wave waits for those whom the last one had."""
+        self._forget(now_ms)
+        return not self._waves and self._is_gathering and now_ms < self._ended_ms + GATHER_MS
+
     def unanswered(self) -> list[TxId]:
         """All of them."""
         return [*self._wave_of, *(submit.tx_id for _, submit in self._held)]

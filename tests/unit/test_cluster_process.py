@@ -20,8 +20,17 @@ from viewtide.coordinator.cluster.addressed import Addressed
 from viewtide.coordinator.cluster.calls import Calls
 from viewtide.coordinator.cluster.directory import LIVES, PROCESSES, Address, Directory, Superseded
 from viewtide.coordinator.cluster.log_writers import LogWriter, ThreadWriter
-from viewtide.coordinator.cluster.process import UNHURRIED_MS, Birth, Process, ProcessHost, _Running
+from viewtide.coordinator.cluster.process import (
+    CLIENTS_MS_MAX,
+    UNHURRIED_MS,
+    Birth,
+    Process,
+    ProcessHost,
+    _Running,
+)
 from viewtide.coordinator.cluster.roles import ltm_roles, view_manager_roles
+from viewtide.coordinator.cluster.submitting import Submitting
+from viewtide.coordinator.cluster.waves import GATHER_MS, WAVES_MAX_LOCAL
 from viewtide.coordinator.two_phase.messages import ChangesFound, Outcome, Outcomes, ReadAt, RowsAt, Submit
 from viewtide.coordinator.vms import cluster_messages
 from viewtide.coordinator.vms.cluster_messages import Hello
@@ -206,8 +215,13 @@ def test_a_log_that_cannot_be_opened_ends_the_life_also_if_nothing_is_to_be_writ
 # What comes from others.
 
 
+FLUSHED = "what others wait for leaves"
+
+
 class Receiving(Process):
     """One that notes what it does in its turns, in order."""
+
+    notes_flushes = False
 
     def __init__(self) -> None:
         self.name = "ltm-1"
@@ -215,12 +229,29 @@ class Receiving(Process):
         self._own: deque[tuple[str, str, object]] = deque()
         self._local, self._inbox = deque(), deque()
         self.counts, self._writing, self._failure = Counter(), [], None
-        self._hub = Mock(poll=lambda timeout_ms: self.polled.pop(0) if self.polled else [])
+        self._hub = Mock(poll=self._poll, flush=lambda: self.done.append(FLUSHED) if self.notes_flushes else None)
         self._guest = Mock(take=lambda: False, finish=self._finish)
-        self._guest_busy = self._puts_off = False
+        self._guest_busy = self._puts_off = self.stays_awake = False
         self._woken = Event()
+        self._submitting = Submitting(WAVES_MAX_LOCAL)
+        self.now_ms = 0
+        self._clock = lambda: self.now_ms
+        self._timers = []
         self.polled: list[list[Received]] = []
+        self.waited_ms: list[int] = []
         self.done: list[object] = []
+
+    def _poll(self, timeout_ms: int) -> list[Received]:
+        self.waited_ms.append(timeout_ms)
+        return self.polled.pop(0) if self.polled else []
+
+    def pass_on(self, number: int) -> None:
+        """A transaction of a client of its own, to another coordinator."""
+        self._submitting.add("ltm-2.coordinator", "ltm-1.calls", [Submit((number, 1), False, ())])
+        assert list(self._submitting.release(self.now_ms))
+
+    def answer(self, number: int) -> None:
+        self._submitting.answered("ltm-2.coordinator", Outcome((number, 1), commit.COMMITTED, 4))
 
     def _finish(self) -> bool:
         self.done.append("clients are answered")
@@ -266,6 +297,91 @@ def test_clients_are_answered_before_a_decision_is_carried_out() -> None:
     # The LTM gets it behind the decision that it needs, and before it finds that it is missing.
     assert process.take(decided, prepared) == [answered, decided, prepared, timers, answered]
     assert process.take(prepared) == [prepared, timers, answered]
+
+
+def test_what_others_wait_for_leaves_before_clients_are_answered() -> None:
+    process = Receiving()
+    process.notes_flushes = True
+    vote = Outcome((1, 2), commit.COMMITTED, 4)
+    assert process.take(vote)[:2] == [vote, FLUSHED]
+    assert process.done.index(FLUSHED) < process.done.index("clients are answered")
+
+
+def test_a_decision_of_another_coordinator_waits_for_clients_that_are_expected_back() -> None:
+    """It is carried out when their next transactions have been passed on."""
+    decided = commit.Decide(((1, 2), 3), 4)
+    process = Receiving()
+    process.pass_on(1)
+    process.answer(1)
+    assert decided not in process.take(decided)
+    process._guest_busy = False
+    process.waited_ms.clear()
+    process._turn()
+    assert decided not in process.done and process.waited_ms == [GATHER_MS], "it does not wait for long"
+    process.pass_on(2)
+    process._turn()
+    assert decided in process.done and not process._own
+
+
+def test_a_decision_does_not_wait_for_clients_that_do_not_come_back() -> None:
+    decided = commit.Decide(((1, 2), 3), 4)
+    process = Receiving()
+    process.pass_on(1)
+    process.answer(1)
+    process.take(decided)
+    process.now_ms += GATHER_MS
+    process._turn()
+    assert decided in process.done
+    # After a pause, timers come behind it: it is not asked for.
+    assert process.done.index(decided) < len(process.done) - 1 - process.done[::-1].index("timers")
+
+
+def test_whoever_needs_the_ltm_does_not_wait_behind_a_decision() -> None:
+    decided = commit.Decide(((1, 2), 3), 4)
+    asked = commit.Ask(((4, 5), 6), 1, 1, 1, 0, (b"k",))
+    process = Receiving()
+    process.pass_on(1)
+    process.answer(1)
+    process.take(decided)
+    assert [each for each in process.take(asked) if each in (decided, asked)] == [decided, asked]
+    # Decisions of its own coordinator are not put off: the LTM has time while others do their part.
+    process.pass_on(2)
+    process.answer(2)
+    process._own.append(("ltm-1", "ltm-1.coordinator", cluster.ForLog("ltm-1/1", "", decided)))
+    assert decided in process.take()
+
+
+def test_whoever_has_a_processor_to_himself_waits_awake_while_a_wave_is_under_way() -> None:
+    process = Receiving()
+    process.pass_on(1)
+    come = [Received(None, Identity("ltm-2", LTM), [])]
+    process.polled = [[], [], come]
+    assert process._wait() == [] and process.waited_ms == [CLIENTS_MS_MAX], "it has none"
+    process.stays_awake = True
+    process.polled = [[], [], come]
+    process.waited_ms.clear()
+    assert process._wait() == come and process.waited_ms == [0, 0, 0]
+    process.waited_ms.clear()
+    assert process._wait() == [], "nothing comes"
+    assert process.waited_ms[-1] == CLIENTS_MS_MAX and set(process.waited_ms[:-1]) == {0}
+    process.answer(1)
+    process.waited_ms.clear()
+    process._wait()
+    assert 0 not in process.waited_ms, "clients need the processor"
+
+
+def test_whoever_waits_awake_hears_other_threads() -> None:
+    process = Receiving()
+    process.pass_on(1)
+    process.stays_awake = True
+
+    def wake(timeout_ms: int) -> list[Received]:
+        process.waited_ms.append(timeout_ms)
+        process._woken.set()
+        return []
+
+    process._hub = Mock(poll=wake)
+    assert process._wait() == [] and process.waited_ms == [0]
 
 
 def test_nobody_is_heard_while_much_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,26 @@ def test_those_who_were_answered_are_waited_for_a_moment() -> None:
     assert begun(waves, 20, 8) == [8]
 
 
+def test_those_of_the_last_wave_are_expected_back_for_a_moment() -> None:
+    waves = Waves(WAVES_MAX_LOCAL)
+    assert not waves.is_gathering(0)
+    assert begun(waves, 0, 1, 2, 3) == [1, 2, 3]
+    assert not waves.is_gathering(0), "it is under way"
+    for number in (1, 2):
+        waves.answered((number, 1))
+    assert not waves.is_gathering(4)
+    waves.answered((3, 1))
+    assert waves.is_gathering(4) and waves.is_gathering(4 + GATHER_MS - 1)
+    waves.add("client", submit(4))
+    assert waves.is_gathering(4), "most of them are not back"
+    waves.add("client", submit(5))
+    assert not waves.is_gathering(4)
+    assert begun(waves, 5) == [4, 5]
+    waves.answered((4, 1))
+    waves.answered((5, 1))
+    assert waves.is_gathering(6) and not waves.is_gathering(6 + GATHER_MS)
+
+
 def test_a_wave_that_takes_long_is_not_waited_for() -> None:
     waves = Waves()
     full(waves)
