@@ -415,7 +415,7 @@ class Process:
         self._hub.flush()
         if guest is not None:
             self._guest_busy = guest.finish() or is_busy
-        if not (received or self._has_more()) and garbage.is_due():
+        if not (received or self._has_more()) and self._collects_now():
             garbage.collect()
         self.counts["turns"] += 1
 
@@ -438,7 +438,7 @@ class Process:
         self._woken.clear()
         if len(self._own) >= LOCAL_PER_TURN_MAX:
             return []  # so much was left by the last turn: nobody is heard until it is done
-        if self._has_more() or garbage.is_due():
+        if self._has_more() or self._collects_now():
             return self._hub.poll(0)  # a turn without anything looks for garbage
         # While a wave is under way, what clients bring is taken with what else comes, not one by one.
         waits = self._submitting.is_under_way(self._clock())
@@ -473,6 +473,11 @@ class Process:
             return False
         own = self.name + "."
         return all(_waited_for_by_nobody(message) and not sender.startswith(own) for _, sender, message in self._own)
+
+    def _collects_now(self) -> bool:
+        """Whether to look for garbage if there is nothing else to do: not while its coordinator waits for votes, which
+        come within a moment."""
+        return garbage.is_due() and not self._submitting.has_wave(self.name + COORDINATOR, self._clock())
 
     def _is_full(self) -> bool:
         return True in [running.writer.is_full for running in self._writing if running.writer is not None]

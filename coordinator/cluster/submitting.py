@@ -74,6 +74,11 @@ class Submitting:
         """Whether what clients bring now has to wait anyway."""
         return any(waves.is_under_way(now_ms) for waves in self._waves.values())
 
+    def has_wave(self, coordinator: str, now_ms: int) -> bool:
+        """Whether the next transactions for that coordinator have to wait anyway."""
+        waves = self._waves.get(coordinator)
+        return waves is not None and waves.is_under_way(now_ms)
+
     def is_gathering(self, now_ms: int) -> bool:
         """Whether clients that were just answered are expected back."""
         return any(waves.is_gathering(now_ms) for waves in self._waves.values())

@@ -409,8 +409,14 @@ def test_garbage_is_looked_for_in_turns_without_anything(monkeypatch: pytest.Mon
     process._turn()
     assert collected == [], "a client has"
     process._guest = Mock(take=lambda: False, finish=lambda: False)
+    process._submitting.add("ltm-1.coordinator", "ltm-1.calls", [Submit((1, 1), False, ())])
+    assert list(process._submitting.release(0))
     process._turn()
-    assert collected == [True]
+    assert collected == [], "votes are expected"
+    process._submitting.answered("ltm-1.coordinator", Outcome((1, 1), commit.COMMITTED, 4))
+    process.pass_on(2)
+    process._turn()
+    assert collected == [True], "others work on what was passed on"
 
 
 # Questions of other threads.
