@@ -33,6 +33,14 @@ def test_python_block_runs(code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_first_example_of_the_api_runs_where_the_quick_start_did(tmp_path: Path) -> None:
+    """Whoever reads on stays in the folder."""
+    for page in ("README.md", "docs/api.md"):
+        found = re.search(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+        assert found is not None
+        test_python_block_runs(found[1], tmp_path)
+
+
 def test_there_are_blocks() -> None:
     assert len(python_blocks()) >= 3, "README lost its quick start"
 
