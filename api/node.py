@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from .changetables.errors import InterfaceError, OperationalError
+from .changetables.errors import DirectoryInUse, InterfaceError, OperationalError
 from .config import Config
 from .coordinator.administration import EmbeddedAdministration
 from .coordinator.embedded import Engine, wall_clock_ms
@@ -122,10 +122,6 @@ class Node:
         finally:
             if self._lock is not None:
                 self._lock.release()
-
-
-class DirectoryInUse(OperationalError):
-    """Another process, or this one, has the directory open."""
 
 
 class DirectoryLock:

@@ -28,7 +28,7 @@ from .aio import (
 )
 from .changes import LOOK_MS_MIN, AsyncChanges, ViewChange
 from .changetables.builder import Query
-from .changetables.errors import Busy, InterfaceError, Unavailable
+from .changetables.errors import Busy, InterfaceError, Refused, Unavailable
 from .coordinator.vms.managers import ViewManagerStatus
 from .durations import milliseconds
 from .freshness import TargetLag
@@ -66,7 +66,6 @@ from .remote_links import (
     RETRIES_S_MAX,
     RETRY_PAUSE_S,
     Lost,
-    Refused,
     Target,
     given_up,
 )
@@ -159,7 +158,7 @@ class AsyncLink:
             if not self.lost:
                 self.refusal = self._hub.refusal(PEER)
             if self.refusal is not None:
-                raise Refused(self.refusal)
+                raise Refused(self.refusal.message, hint=self.refusal.hint)
         self._life = answer.result()[1]
 
     async def exchange(self, ask: Ask, arguments: tuple[object, ...]) -> object:
@@ -332,7 +331,7 @@ class AsyncLinks:
         if not link.met.done():
             await asyncio.shield(link.met)
         if link.refusal is not None:
-            raise Refused(link.refusal)
+            raise Refused(link.refusal.message, hint=link.refusal.hint)
         if anew:
             try:
                 await link.meet(CONNECT_S_MAX)

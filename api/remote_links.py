@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar, cast
 
-from .changetables.errors import Busy, CommitUnknown, Error, OperationalError, RemoteProtocolError, Unavailable
+from .changetables.errors import Busy, CommitUnknown, Error, Refused, RemoteProtocolError, Unavailable
 from .ltm.addresses import Refusal
 from .ltm.codec import make_pack
 from .ltm.direct import Direct
@@ -57,13 +57,6 @@ class Lost(Exception):
 
 class Broken(Lost):
     """Nothing more will come through this connection."""
-
-
-class Refused(OperationalError):
-    """The node does not let this client in: asking again changes nothing."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message, hint=refusal.hint)
 
 
 class Wire(Protocol):
@@ -184,7 +177,7 @@ class Link:
             except Lost:
                 refusal = self._wire.refusal()
                 if refusal is not None:
-                    raise Refused(refusal) from None
+                    raise Refused(refusal.message, hint=refusal.hint) from None
                 if time.monotonic() > give_up:
                     raise
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self, cast
 
-from .changetables.errors import OperationalError, StaleRead, Unavailable
+from .changetables.errors import DirectoryInUse, OperationalError, StaleRead, Unavailable
 from .changetables.keys import table_range
 from .changetables.types import Row as Values
 from .changetables.types import Type
@@ -32,7 +32,7 @@ from .ltm.stored_reading import (
     stored_watermarks,
 )
 from .ltm.tables import TableRows, Tables, ViewRows
-from .node import LTM_FOLDER, DirectoryInUse, DirectoryLock, logger, ltm_numbers
+from .node import LTM_FOLDER, DirectoryLock, logger, ltm_numbers
 from .open_socket import running_address
 from .ports import OpenNode
 from .reads import Snapshot, ViewReads, columns_of, unknown_table, view_columns, view_rows

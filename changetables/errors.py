@@ -90,6 +90,14 @@ class Busy(OperationalError):
     retryable = True
 
 
+class DirectoryInUse(OperationalError):
+    """Another process, or this one, has the directory open."""
+
+
+class Refused(OperationalError):
+    """The node does not let this client in: asking again changes nothing."""
+
+
 class LocalProtocolError(InternalError):
     """This process would have said something that the other side may not accept. Raised before anything is sent."""
 

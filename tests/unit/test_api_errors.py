@@ -604,7 +604,7 @@ def test_a_file_or_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> No
 
 def test_a_second_opener_is_told_the_pid(db_path: Path) -> None:
     with vt.connect(db_path):
-        with pytest.raises(vt.OperationalError) as raised:
+        with pytest.raises(vt.DirectoryInUse) as raised:
             vt.connect(db_path)
         assert str(os.getpid()) in raised.value.message and raised.value.hint
         code = (
@@ -741,7 +741,15 @@ def test_the_tree_of_errors_is_that_of_pep_249() -> None:
         "InternalError",
     ):
         assert issubclass(getattr(vt, child), vt.DatabaseError)
-    for child in ("TransactionConflict", "CommitUnknown", "Unavailable", "StaleRead", "Busy"):
+    for child in (
+        "TransactionConflict",
+        "CommitUnknown",
+        "Unavailable",
+        "StaleRead",
+        "Busy",
+        "DirectoryInUse",
+        "Refused",
+    ):
         assert issubclass(getattr(vt, child), vt.OperationalError)
     assert issubclass(vt.UnsupportedView, vt.NotSupportedError)
     assert issubclass(vt.InterfaceError, vt.Error) and not issubclass(vt.InterfaceError, vt.DatabaseError)
@@ -766,6 +774,7 @@ def test_every_public_name_is_there() -> None:
         vt.UnsupportedView("recursion"),
         vt.DataError("integer out of range", hint="use numeric"),
         vt.Busy("full"),
+        vt.Refused("no key", hint="give one"),
     ],
     ids=repr,
 )

@@ -215,13 +215,13 @@ def at_once() -> Iterator[None]:
 
 def test_a_key_that_is_not_on_the_list(guarded: Guarded) -> None:
     stranger = guarded.key("eve", CLIENT, allowed=False)
-    with at_once(), pytest.raises(vt.OperationalError, match="does not take this key") as raised:
+    with at_once(), pytest.raises(vt.Refused, match="does not take this key") as raised:
         vt.connect(guarded.address, keys=stranger, server_key=guarded.own.public)
     assert "viewtide keys allow" in raised.value.hint and not raised.value.retryable
 
 
 def test_no_key_where_one_is_wanted(guarded: Guarded) -> None:
-    with at_once(), pytest.raises(vt.OperationalError, match="takes only those who have a key") as raised:
+    with at_once(), pytest.raises(vt.Refused, match="takes only those who have a key") as raised:
         vt.connect(guarded.address)
     assert "server_key" in raised.value.hint
 
@@ -270,7 +270,7 @@ def test_a_key_that_is_revoked_while_it_is_used(guarded: Guarded, monkeypatch: p
         async with await vt.aio.connect(guarded.address, keys=keys, server_key=guarded.own.public) as db:
             assert await db.tables() == ["t"]
             guarded.allowed.revoke(Keys.load(keys).public)
-            with pytest.raises(vt.OperationalError, match="does not take this key"):
+            with pytest.raises(vt.Refused, match="does not take this key"):
                 await db.tables()
             guarded.allow(Keys.load(keys))
             assert await db.tables() == ["t"]
