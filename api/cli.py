@@ -180,10 +180,14 @@ def sql(
 
     if limit is None:
         limit = 0 if as_json else ROWS_SHOWN
-    with _ended_properly(), _opened(path, own_keys, server_key, insecure) as database:
-        fine = run_shell(
-            database, texts or None, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr
-        )
+    with _ended_properly():
+        is_new = _is_missing(path)
+        with _opened(path, own_keys, server_key, insecure) as database:
+            if is_new:  # or a name that is mistyped, whose tables would be missed without a reason
+                typer.echo(f"made a new database in {path}", err=True)
+            fine = run_shell(
+                database, texts or None, as_json=as_json, limit=limit, source=sys.stdin, out=sys.stdout, err=sys.stderr
+            )
     if not fine:
         raise typer.Exit(EXIT_FAILED)
 
@@ -596,10 +600,18 @@ def _known(path: str, own_keys: Path | None, server_key: str, insecure: bool, sa
 
 
 def _check_known(path: str, said_by: str, otherwise: str = "") -> None:
-    from .targets import scheme_of
+    from .targets import MEMORY
 
-    if not scheme_of(path) and not (Path(path) / "store").exists():
+    if path == MEMORY or _is_missing(path):
         raise typer.BadParameter(f"there is no database in {path}{otherwise}", param_hint=said_by)
+
+
+def _is_missing(path: str) -> bool:
+    """Whether it is a directory without a database, where one would be made."""
+    from .targets import MEMORY, scheme_of
+
+    # Not Path.exists, which raises where one may not look: opening it tells that better.
+    return path != MEMORY and not scheme_of(path) and not os.path.exists(os.path.join(path, "store"))
 
 
 def _check_new(directory: Path) -> None:

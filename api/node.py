@@ -178,12 +178,15 @@ def open_memory(config: Config) -> Node:
 
 def open_directory(directory: Path, config: Config) -> Node:
     """Open or create the database in a directory."""
-    _check_directory(directory)
     try:
+        _check_directory(directory)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _sync_directory(directory.parent)
     except OSError as error:
-        raise OperationalError(f"cannot create {directory}: {error.strerror}") from error
+        raise OperationalError(
+            f"{directory} cannot be made or opened: {error.strerror}",
+            hint="check the path and its permissions, or choose another one",
+        ) from error
     lock = DirectoryLock(directory)
     try:
         # Imported here: a database in memory needs no LMDB.

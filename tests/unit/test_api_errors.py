@@ -602,6 +602,13 @@ def test_a_file_or_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> No
     assert [entry.name for entry in other.iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.parametrize("path", ["/proc/x.db", "x" * 300])
+def test_a_directory_that_cannot_be_made_is_told_with_a_hint(path: str) -> None:
+    with pytest.raises(vt.OperationalError, match="cannot be made or opened: ") as raised:
+        vt.connect(path)
+    assert "permissions" in raised.value.hint
+
+
 def test_a_second_opener_is_told_the_pid(db_path: Path) -> None:
     with vt.connect(db_path):
         with pytest.raises(vt.DirectoryInUse) as raised:

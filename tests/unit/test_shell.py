@@ -563,6 +563,18 @@ def test_a_script_on_the_standard_input_of_a_directory(tmp_path: Path) -> None:
     assert read.stdout.split() == ["a", "---", "7", "(1", "row)"]
 
 
+def test_a_database_that_is_made_is_told_of(tmp_path: Path) -> None:
+    """Its name may be mistyped, and then its tables are missed."""
+    path = tmp_path / "typo"
+    made = CliRunner().invoke(app, ["sql", str(path), "--json", "-c", "SELECT 1 AS one", "-c", "SELECT * FROM events"])
+    assert made.exit_code == 1 and json.loads(made.stdout)["rows"] == [[1]]
+    assert made.stderr.splitlines()[0] == f"made a new database in {path}"
+    for target in (str(path), "memory:"):
+        assert CliRunner().invoke(app, ["sql", target, "-c", "SELECT 1 AS one"]).stderr == ""
+    long = CliRunner().invoke(app, ["sql", str(tmp_path / ("x" * 300)), "-c", "SELECT 1"])
+    assert long.exit_code == 1 and "viewtide: " in long.stderr and "made a new" not in long.stderr
+
+
 def test_a_path_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     result = CliRunner().invoke(app, ["sql", str(tmp_path / "file"), "-c", "SELECT 1"])
