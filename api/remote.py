@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from .changes import LOOK_MS_MIN, Changes, ViewChange
 from .changetables.builder import Query
-from .changetables.errors import InterfaceError, TransactionConflict, Unavailable
+from .changetables.errors import InterfaceError, OperationalError, TransactionConflict, Unavailable
 from .changetables.schema import Table
 from .changetables.serialize import table_from_plain
 from .changetables.statements import Commit, Rollback, Statement
@@ -113,15 +113,29 @@ def connect_remote(
     address: str, keys: str | os.PathLike[str] | None = None, server_key: str = "", *, insecure: bool = False
 ) -> RemoteDatabase:
     """Connect to a served node; Unavailable if nobody answers."""
-    own = None if keys is None else Keys.load(Path(keys))
+    own = None if keys is None else own_key(keys)
     node = RemoteNode(Target(_real_address(address), own, server_key, insecure=insecure))
     node.links.meet()
     return RemoteDatabase(node)
 
 
+def own_key(file: str | os.PathLike[str]) -> Keys:
+    """The key of a client, from its file."""
+    try:
+        return Keys.load(Path(file))
+    except OperationalError as error:
+        error.hint = error.hint or "check the path; `viewtide keys new` makes the file of a key"
+        raise
+
+
 def _real_address(address: str) -> str:
     """Of the socket of an open directory: where the process that has it open listens."""
     path = Path(address.removeprefix("ipc://"))
+    if address.startswith("ipc://") and os.path.exists(path / "LOCK") and os.path.exists(path / "store"):
+        raise InterfaceError(
+            f"{path} is the directory of a database, and an address names a socket",
+            hint=f"did you mean 'ipc://{path / SOCKET_NAME}'?",
+        )
     if not address.startswith("ipc://") or path.name != SOCKET_NAME or not (path.parent / "LOCK").exists():
         return address
     running = running_address(path.parent)

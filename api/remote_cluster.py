@@ -12,11 +12,10 @@ import os
 import random
 import threading
 import time
-from pathlib import Path
 
 from .changetables.errors import InterfaceError, NotSupportedError, Unavailable
 from .ltm.keys import Keys
-from .remote import RemoteDatabase, RemoteNode
+from .remote import RemoteDatabase, RemoteNode, own_key
 from .remote_links import Target
 
 #: A session with ZooKeeper that lasts for one look.
@@ -124,7 +123,7 @@ def _others(hosts: str) -> str:
 
 def connect_cluster(hosts: str, keys: str | os.PathLike[str] | None = None) -> RemoteDatabase:
     """Connect to a cluster; Unavailable if nobody answers."""
-    node = RemoteNode(ClusterTarget(hosts, None if keys is None else Keys.load(Path(keys))))
+    node = RemoteNode(ClusterTarget(hosts, None if keys is None else own_key(keys)))
     node.client.in_cluster = True
     give_up = time.monotonic() + FIND_S_MAX
     while True:

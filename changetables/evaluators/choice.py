@@ -242,7 +242,7 @@ def has_columns() -> bool:
 def require_columns() -> None:
     if not has_columns():
         raise InterfaceError(
-            "the columns evaluator needs pyarrow, which is not installed", hint="pip install viewtide[batch]"
+            "the columns evaluator needs pyarrow, which is not installed", hint="pip install 'viewtide[batch]'"
         )
 
 

@@ -617,7 +617,7 @@ def test_without_pyarrow_rows_are_taken_and_columns_say_what_is_missing() -> Non
         assert len(memory.run(plan.contribute_from(0, 0, rows, None))) == 3
         with pytest.raises(InterfaceError) as caught:
             memory.run(plan.contribute_from(0, 0, rows, COLUMNS))
-    assert caught.value.hint == "pip install viewtide[batch]"
+    assert caught.value.hint == "pip install 'viewtide[batch]'"
 
 
 def test_a_batch_that_is_given_up_is_counted() -> None:

@@ -237,6 +237,14 @@ def test_a_key_where_none_is_used(base: vt.Database, guarded: Guarded) -> None:
         vt.connect(address, keys=guarded.key("ann", CLIENT), server_key=guarded.own.public)
 
 
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "zk://127.0.0.1:1/x"])
+def test_a_key_file_that_is_not_there(address: str, tmp_path: Path) -> None:
+    server_key = KEY if address.startswith("tcp") else ""
+    with at_once(), pytest.raises(vt.OperationalError, match=r"ann\.key cannot be read") as raised:
+        vt.connect(address, keys=tmp_path / "ann.key", server_key=server_key)
+    assert "viewtide keys new" in raised.value.hint
+
+
 def test_somebody_else_listens_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

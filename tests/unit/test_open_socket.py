@@ -80,6 +80,13 @@ def test_connect_by_the_socket(db_path: Path) -> None:
         vt.connect(f"ipc://{db_path}/socket")
 
 
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_an_address_without_the_name_of_the_socket(db_path: Path, slash: str) -> None:
+    with filled(db_path), pytest.raises(vt.InterfaceError, match="is the directory of a database") as raised:
+        vt.connect(f"ipc://{db_path}{slash}")
+    assert raised.value.hint == f"did you mean 'ipc://{db_path}/socket'?"
+
+
 def test_only_its_owner_can_use_it(db_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(db_path):
         assert (db_path / "socket").stat().st_mode & 0o777 == 0o600
