@@ -125,6 +125,11 @@ def run_load(
     tasks of Spark read them."""
     if key and not create:
         raise InterfaceError("--key is for --create", hint="leave it out: the table has its key")
+    if name in database.views():
+        raise ProgrammingError(
+            f"{name!r} is a view, and rows are loaded into tables",
+            hint="load the tables that it is made from; `viewtide export` writes a view to a file",
+        )
     is_there = name in database.tables()
     if key and is_there:
         _check_key(database._table(name), key)

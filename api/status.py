@@ -15,6 +15,8 @@ from .coordinator.vms.managers import ViewManagerStatus
 from .coordinator.vms.modes import MANUAL, mode_of
 from .coordinator.vms.scheduler import Cost
 from .ltm.catalog import SYNC
+from .ltm.tables import ViewRows
+from .names import named_views
 from .reads import ViewReads
 
 if TYPE_CHECKING:
@@ -133,12 +135,19 @@ def view_status(node: OpenNode, view: ViewReads) -> ViewStatus:
         group.backlog_bytes,
         evaluator,
         "" if target_ms is None else schedule.tuning.text(target_ms),
-        node.refresher.hot_groups.top(definition.id) if rows.plan.kept.kind == "groups" else (),
+        _hot_groups(node, rows),
         schedule.failures_count,
         schedule.failure,
         tables,
         definition.text,
     )
+
+
+def _hot_groups(node: OpenNode, rows: ViewRows) -> tuple[HotGroup, ...]:
+    """None without GROUP BY: the one row that there is gets all changes."""
+    if rows.plan.kept.kind != "groups":
+        return ()
+    return tuple(each for each in node.refresher.hot_groups.top(rows.view.id) if each.key)
 
 
 def mode_name(refresh: str) -> str:
@@ -250,7 +259,7 @@ def run_views(
 
 
 def _view_statuses(database: Database, names: Sequence[str]) -> list[ViewStatus]:
-    return [database.view(name).status() for name in names or database.views()]
+    return [view.status() for view in named_views(database, names)]
 
 
 def _view_row(status: ViewStatus) -> tuple[object, ...]:

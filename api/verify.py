@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from .changetables.recompute import DIFFERENCES_MAX
 from .coordinator.verify import Difference, Outcome, Progress
+from .names import named_views
 
 if TYPE_CHECKING:
     from .database import Database
@@ -58,9 +59,8 @@ def run_verify(
     database: Database, names: Sequence[str], *, repair: bool, as_json: bool, out: TextIO, err: TextIO
 ) -> bool:
     """Verify or repair views, all of them if none is named; False if one is not right in the end."""
-    views = [database.view(name) for name in names or database.views()]
     checked: list[tuple[VerifyReport, int]] = []
-    for view in views:
+    for view in named_views(database, names):
         started = time.perf_counter()
         with _progress_bar(view.name, err, shown=not as_json) as progress:
             report = view.repair(progress) if repair else view.verify(progress)

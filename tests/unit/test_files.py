@@ -314,6 +314,18 @@ def test_the_key_of_a_table_that_is_there_is_not_another_one(tmp_path: Path) -> 
     assert _run("load", "t", file, "--into", path, "--create", "--key", "id").exit_code == 0
 
 
+@pytest.mark.parametrize("options", [[], ["--create"]], ids=["", "create"])
+def test_rows_are_not_loaded_into_a_view(tmp_path: Path, options: list[str]) -> None:
+    path, file = tmp_path / "db", tmp_path / "a.csv"
+    file.write_text("id\n1\n")
+    with vt.connect(path) as db:
+        db.create_table("t", {"id": int}, key="id")
+        db.create_view("v", "SELECT id FROM t")
+    bad = _run("load", "v", file, "--into", path, *options)
+    assert bad.exit_code == 1 and "'v' is a view, and rows are loaded into tables" in bad.output
+    assert "`viewtide export`" in bad.output and ".view(" not in bad.output
+
+
 def test_a_database_is_made_only_if_asked_for(tmp_path: Path) -> None:
     path, file = tmp_path / "typo", tmp_path / "a.csv"
     file.write_text("id,n\n1,2\n")

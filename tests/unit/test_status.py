@@ -143,6 +143,10 @@ def test_hot_groups_are_those_with_the_most_changes(db: vt.Database) -> None:
     assert hot[0] == vt.HotGroup((7,), 250)
     assert hot[1].changes < 10
     assert db.create_view("rows", "SELECT id, v FROM e", refresh="manual").status().hot_groups == ()
+    total = db.create_view("total", "SELECT COUNT(*) AS n FROM e", refresh="manual")
+    write(db, *range(7000, 7005))
+    total.refresh()
+    assert total.status().hot_groups == (), "there is nothing to tell apart"
 
 
 def test_hot_groups_are_sampled_and_forgotten() -> None:
@@ -327,6 +331,9 @@ def test_what_is_no_database_and_what_is_open_elsewhere(shop: Path, tmp_path: Pa
     result = CliRunner().invoke(app, ["views", str(shop), "nothing"])
     assert result.exit_code == 1
     assert "there is no view 'nothing'" in result.output
+    result = CliRunner().invoke(app, ["views", str(shop), "e"])
+    assert result.exit_code == 1
+    assert result.output == "viewtide: 'e' is a table, and this is about views (there are 's', 'd', 'also')\n"
 
 
 class Terminal(io.StringIO):

@@ -648,6 +648,8 @@ def test_the_command_refuses_what_is_not_there(tmp_path: Path) -> None:
         db.create_table("t", {"id": int}, key="id")
     code, output = _run(str(tmp_path / "db"), "v")
     assert code == 1 and "there is no view 'v'" in output
+    code, output = _run(str(tmp_path / "db"), "t")
+    assert (code, output) == (1, "viewtide: 't' is a table, and this is about views (there are none)\n")
     assert _run(str(tmp_path / "db"), "--json") == (0, "[]\n")
 
 
