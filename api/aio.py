@@ -32,10 +32,10 @@ from collections.abc import (
     Sequence,
 )
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from . import database as blocking
-from .changes import AsyncChanges, Itself
+from .changes import AsyncChanges, AsyncOnly, Itself
 from .changetables.builder import Query
 from .changetables.errors import Error, InterfaceError
 from .config import CACHE_ROWS, HISTORY
@@ -110,7 +110,7 @@ def iterable(
     return call
 
 
-class Opening(Work["AsyncDatabase"]):
+class Opening(AsyncOnly, Work["AsyncDatabase"]):
     """A database that is open when this is awaited, or from `async with` on to its end."""
 
     _opened: AsyncDatabase
@@ -121,6 +121,16 @@ class Opening(Work["AsyncDatabase"]):
 
     async def __aexit__(self, *_: object) -> None:
         await self._opened.close()
+
+    if not TYPE_CHECKING:  # which would take every name for one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"no {name!r} before the database is open: write `db = await vt.aio.connect(...)`, "
+                "or `async with vt.aio.connect(...) as db`",
+                name=name,
+                obj=self,
+            )
 
 
 def connect(
@@ -222,7 +232,7 @@ class AsyncReads:
         return self._reads.token
 
 
-class AsyncSnapshot(AsyncReads):
+class AsyncSnapshot(AsyncOnly, AsyncReads):
     """Its timestamp is fixed by `await`, by `async with` or by its first read."""
 
     _reads: Snapshot
@@ -255,7 +265,7 @@ class AsyncSnapshot(AsyncReads):
         return self._reads.sql(text, params)
 
 
-class AsyncTransaction(Itself, AsyncReads):
+class AsyncTransaction(AsyncOnly, Itself, AsyncReads):
     """It belongs to the task that began it: what two tasks write would be committed by whichever ends first."""
 
     _reads: Transaction
@@ -500,7 +510,7 @@ class AsyncViewManagers:
         return self._managers.status()
 
 
-class AsyncDatabase:
+class AsyncDatabase(AsyncOnly):
     """An open database for the tasks of one or more loops."""
 
     def __init__(self, database: blocking.Database) -> None:

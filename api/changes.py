@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from .changetables.errors import InterfaceError
 from .coordinator.ports import ChangeFeed, Feeding
@@ -159,6 +159,18 @@ class Changes(_Reading, Iterator[ViewChange]):
         self.close()
 
 
+class AsyncOnly:
+    """What `async with` enters. Who forgets the first word is told so; type checkers know it without this."""
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise InterfaceError("what comes from vt.aio is not entered by `with`", hint="write `async with`")
+
+        def __exit__(self, *_: object) -> None:  # looked for before the other one is called
+            ...
+
+
 class Itself:
     """What is there without a wait: it can be used at once, or awaited like every other name of `vt.aio`."""
 
@@ -167,7 +179,7 @@ class Itself:
         return self
 
 
-class AsyncChanges(Itself, _Reading, AsyncIterator[ViewChange]):
+class AsyncChanges(AsyncOnly, Itself, _Reading, AsyncIterator[ViewChange]):
     """The same for `async for`: the log is read in a thread beside the loop."""
 
     def __init__(

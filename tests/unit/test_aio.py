@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -207,6 +208,27 @@ def test_connect_is_entered_or_awaited(db_path: Path) -> None:
         await db.close()
 
     asyncio.run(main())
+
+
+def test_who_forgets_to_await_is_told_so() -> None:
+    opening = vt.aio.connect("memory:")
+    with pytest.raises(AttributeError, match=r"no 'transaction' before the database is open: .*await vt.aio.connect"):
+        opening.transaction()  # type: ignore[attr-defined]
+    assert not hasattr(opening, "__deepcopy__") and not hasattr(copy.copy(opening), "_opened")
+    assert inspect.isawaitable(opening) and isinstance(opening, Coroutine)
+    with pytest.raises(vt.InterfaceError, match="not entered by `with`"), opening:  # type: ignore[attr-defined]
+        pass
+    opening.close()
+
+
+def test_who_forgets_async_before_with_is_told_so() -> None:
+    async def test(db: aio.AsyncDatabase) -> None:
+        for entered in (db, db.transaction(), db.snapshot(), db.view("sums").changes()):
+            with pytest.raises(vt.InterfaceError) as raised, entered:  # type: ignore[attr-defined]
+                pass
+            assert raised.value.hint == "write `async with`"
+
+    _run(test)
 
 
 def test_commit_rollback_and_exceptions() -> None:
