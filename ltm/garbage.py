@@ -17,6 +17,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 
 #: What CPython starts with: a process that has something else has chosen it.
 PYTHON_THRESHOLDS = (700, 10, 10)
@@ -25,11 +26,15 @@ OPEN_THRESHOLDS = (10_000, 3, 500)
 
 #: Allocations after which a loop that has nothing to do collects by itself: then nobody waits for it.
 IDLE_ALLOCATIONS = 3_000
+#: After all has been looked through, it is not for so many times as long as that took.
+REST_TIMES = 100
 
 _lock = threading.Lock()
 #: Held by the one who pauses it.
 _pausing = threading.Lock()
 _open_count = 0
+#: All is not looked through before then.
+_rests_until_s = 0.0
 
 
 def database_opened() -> None:
@@ -71,5 +76,13 @@ def is_due() -> bool:
 
 
 def collect() -> None:
-    """What is young: with so few new objects it takes 0.3 ms."""
-    gc.collect(1)
+    """What is young: with so few new objects it takes 0.3 ms. Now and then all there is: Python looks through that only
+    when it collects by itself, and whoever is always first keeps it from that."""
+    global _rests_until_s
+    began = perf_counter()
+    if gc.get_count()[2] < OPEN_THRESHOLDS[2] or began < _rests_until_s:
+        gc.collect(1)
+        return
+    gc.collect()
+    ended = perf_counter()
+    _rests_until_s = ended + REST_TIMES * (ended - began)

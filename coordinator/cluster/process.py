@@ -256,6 +256,8 @@ class Process:
         #: Between the machines of this process; and those for its LTM.
         self._local: deque[tuple[str, str, object]] = deque()
         self._own: deque[tuple[str, str, object]] = deque()
+        #: When the first of these came from another process.
+        self._own_since_ms = 0
         self._timers: list[tuple[int, int, _Running | None, object]] = []
         self._numbers = count()
         self._known: dict[str, Address] = {}
@@ -294,8 +296,9 @@ class Process:
 
     def _wake(self) -> None:
         if get_ident() != self._thread:
-            self._woken.set()
+            # In this order: whoever finds the event not set has still to be woken up by the hub, or sees it set later.
             self._hub.wake()
+            self._woken.set()
 
     def _put(self, caller: Hashable, message: object) -> None:
         assert isinstance(caller, _Running)
@@ -435,7 +438,9 @@ class Process:
             self._woken.wait(IDLE_MS / 1000)
             self._woken.clear()
             return []
-        self._woken.clear()
+        was_woken = self._woken.is_set()
+        if was_woken:
+            self._woken.clear()
         if len(self._own) >= LOCAL_PER_TURN_MAX:
             return []  # so much was left by the last turn: nobody is heard until it is done
         if self._has_more() or self._collects_now():
@@ -443,9 +448,10 @@ class Process:
         # While a wave is under way, what clients bring is taken with what else comes, not one by one.
         waits = self._submitting.is_under_way(self._clock())
         self._hub.heed(not waits)
-        received = self._poll_awake() if waits and self.stays_awake else []
-        if received or self._woken.is_set():
-            return received
+        if waits and self.stays_awake and not was_woken:
+            received = self._poll_awake()
+            if received or self._woken.is_set():
+                return received
         due_ms = min(self._due_ms(), GATHER_MS) if self._own else self._due_ms()
         return self._hub.poll(min(due_ms, CLIENTS_MS_MAX) if waits else due_ms)
 
@@ -468,8 +474,10 @@ class Process:
     def _decides_later(self) -> bool:
         """Whether nothing is left for the LTM but decisions of other coordinators, while the clients that were just
         answered are expected back. Those come first: the decisions are carried out when the next transactions have been
-        passed on, and the other process is at work."""
-        if len(self._own) >= LOCAL_PER_TURN_MAX or not self._submitting.is_gathering(self._clock()):
+        passed on, and the other process is at work. Not later than that should be: who waits in the LTM waits for
+        them."""
+        now_ms = self._clock()
+        if now_ms >= self._own_since_ms + GATHER_MS or not self._submitting.is_gathering(now_ms):
             return False
         own = self.name + "."
         return all(_waited_for_by_nobody(message) and not sender.startswith(own) for _, sender, message in self._own)
@@ -641,6 +649,8 @@ class Process:
             assert isinstance(message, Addressed)
             self.counts["messages_received"] += 1
             if self._can_wait(message):
+                if not self._own:
+                    self._own_since_ms = self._clock()
                 self._own.append((message.to, message.sender, message.message))
             else:
                 self._deliver(message.to, message.sender, message.message)
@@ -677,7 +687,7 @@ class Process:
                 self._handle(running, sender, message)
         elif to == self.name + CALLS:
             if isinstance(message, _OUTCOMES) and sender not in self._machines:
-                self._submitting.answered(sender, message)
+                self._submitting.answered(sender, message, self._clock())
             self._calls.receive(message)
         else:
             # Not begun yet, or gone: whoever asked asks again.
@@ -758,7 +768,7 @@ class Process:
 
     def _send(self, running: _Running, destination: str, message: object) -> None:
         if message.__class__ is Outcome or message.__class__ is Outcomes:
-            self._submitting.answered(running.name, message)
+            self._submitting.answered(running.name, message, self._clock())
         if destination in self._machines:
             (self._own if message.__class__ is ForLog else self._local).append((destination, running.name, message))
         elif destination == zk.ZOOKEEPER:

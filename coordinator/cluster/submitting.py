@@ -57,11 +57,11 @@ class Submitting:
             if len(waves) < HELD_MAX:
                 waves.add(client, submit)
 
-    def answered(self, coordinator: str, message: Outcome | Outcomes) -> None:
+    def answered(self, coordinator: str, message: Outcome | Outcomes, now_ms: int) -> None:
         waves = self._waves.get(coordinator)
         if waves is not None:
             for outcome in (message,) if isinstance(message, Outcome) else message.outcomes:
-                waves.answered(outcome.tx_id)
+                waves.answered(outcome.tx_id, now_ms)
 
     def release(self, now_ms: int) -> Iterator[tuple[str, tuple[tuple[str, Submit], ...]]]:
         """Waves that begin now: the coordinator, and each transaction with its client."""

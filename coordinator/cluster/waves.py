@@ -57,10 +57,12 @@ class Waves:
         self._held.append((client, submit))
         self._present = max(self._present, len(self._held) + len(self._wave_of))
 
-    def answered(self, tx_id: TxId) -> None:
+    def answered(self, tx_id: TxId, now_ms: int) -> None:
         wave = self._wave_of.pop(tx_id, None)
         if wave is not None:
             wave.left -= 1
+            if not wave.left:
+                self._ended_ms = now_ms
 
     def release(self, now_ms: int) -> tuple[tuple[str, Submit], ...]:
         """The next wave; empty if it has to wait, or if there is nothing."""
@@ -74,7 +76,7 @@ class Waves:
         self._waves.append(wave)
         for _, submit in submits:
             # It may be there twice, if its client has asked again.
-            self.answered(submit.tx_id)
+            self.answered(submit.tx_id, now_ms)
             self._wave_of[submit.tx_id] = wave
             wave.left += 1
         self._present = len(self._wave_of)
@@ -112,8 +114,6 @@ class Waves:
         """Waves that have ended, or take long."""
         for wave in [wave for wave in self._waves if not wave.left or now_ms >= wave.begun_ms + WAVE_MS_MAX]:
             self._waves.remove(wave)
-            if not wave.left:
-                self._ended_ms = now_ms
-            else:
+            if wave.left:
                 self._present -= wave.left
                 self._wave_of = {tx_id: other for tx_id, other in self._wave_of.items() if other is not wave}

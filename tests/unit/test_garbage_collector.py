@@ -106,6 +106,45 @@ def test_what_is_new_is_looked_at_when_there_is_nothing_else_to_do() -> None:
 
 
 @pytest.mark.usefixtures("thresholds")
+def test_what_was_looked_at_and_is_garbage_later_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python itself never comes to it where somebody else is always first."""
+    monkeypatch.setattr(garbage, "_rests_until_s", 0.0)
+    gc.collect()
+    node = _Node()
+    gone = weakref.ref(node)
+    garbage.collect()  # it survives, and is old
+    del node
+    for number in range(garbage.OPEN_THRESHOLDS[2] + 1):
+        assert gone() is not None or number == garbage.OPEN_THRESHOLDS[2]
+        garbage.collect()
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_all_is_not_looked_through_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    generations: list[int] = []
+
+    def collected(generation: int = 2) -> int:
+        generations.append(generation)
+        now[0] += 2.0 if generation == 2 else 0.0
+        return 0
+
+    monkeypatch.setattr(garbage, "_rests_until_s", 0.0)
+    monkeypatch.setattr(garbage, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(gc, "get_count", lambda: (3_000, 0, garbage.OPEN_THRESHOLDS[2]))
+    monkeypatch.setattr(gc, "collect", collected)
+    garbage.collect()
+    garbage.collect()
+    now[0] += garbage.REST_TIMES * 2.0 - 1
+    garbage.collect()
+    assert generations == [2, 1, 1]
+    now[0] += 1
+    garbage.collect()
+    assert generations == [2, 1, 1, 2]
+
+
+@pytest.mark.usefixtures("thresholds")
 def test_who_has_disabled_it_is_not_helped() -> None:
     gc.collect()
     gc.disable()

@@ -83,9 +83,9 @@ def test_what_comes_from_several_processes_goes_as_one_wave() -> None:
         (HERE, ((CALLS, submit(1)), ("ltm-2.calls", submit(2)), ("ltm-2.calls", submit(3))))
     ]
     assert made.is_under_way(0) and not made.is_under_way(WAVE_MS_MAX)
-    made.answered(HERE, outcomes(1, 2))
+    made.answered(HERE, outcomes(1, 2), 0)
     assert made.is_under_way(0)
-    made.answered(HERE, Outcome((3, 1), "conflict"))
+    made.answered(HERE, Outcome((3, 1), "conflict"), 0)
     assert not made.is_under_way(0)
 
 
@@ -102,7 +102,7 @@ def test_of_a_coordinator_that_is_gone_all_is_taken_back() -> None:
     made.add(THERE, CALLS, [submit(1), submit(2)])
     assert len(list(made.release(0))) == 1
     made.add(THERE, CALLS, [submit(3)])
-    made.answered(THERE, outcomes(1))
+    made.answered(THERE, outcomes(1), 0)
     assert made.forget(THERE) == [(2, 1), (3, 1)]
     assert made.forget(THERE) == [] and list(made.due_ms()) == []
 
@@ -148,6 +148,7 @@ def process() -> Process:
     made._machines, made._local, made._own = {}, deque(), deque()
     made.counts = Counter()
     made._known = {"ltm-2": None}  # type: ignore[dict-item]
+    made._clock = lambda: 0
     return made
 
 
@@ -187,7 +188,7 @@ def test_what_a_process_had_that_is_gone_is_submitted_again_here(process: Proces
 def test_submits_of_others_wait_for_a_wave(process: Process) -> None:
     process._machines[HERE] = object()  # type: ignore[assignment]
     process._deliver(HERE, "ltm-2.calls", Submits((submit(1), submit(2))))
-    process._unanswered, process._clock = None, lambda: 0  # type: ignore[assignment]
+    process._unanswered = None  # type: ignore[assignment]
     process._take_calls()
     assert list(process._local) == [(HERE, CALLS, Wave((("ltm-2.calls", submit(1)), ("ltm-2.calls", submit(2)))))]
 
@@ -235,7 +236,7 @@ def test_a_wave_with_one_twice_ends() -> None:
     made = Submitting(WAVES_MAX_LOCAL)
     made.add(HERE, CALLS, [submit(1), submit(2), submit(1)])
     list(made.release(0))
-    made.answered(HERE, outcomes(1, 2))
+    made.answered(HERE, outcomes(1, 2), 0)
     assert not made.is_under_way(0)
 
 

@@ -49,14 +49,14 @@ def test_those_that_wait_go_together_when_a_wave_has_ended() -> None:
     assert begun(waves, 1, 10, 11) == []
     assert begun(waves, 2, 12) == []
     assert len(waves) == 3 and waves.due_ms == WAVE_MS_MAX
-    waves.answered((1, 1))
+    waves.answered((1, 1), 3)
     assert waves.due_ms == 0
     assert begun(waves, 3) == [10, 11, 12]
     assert begun(waves, 3, 13) == []
     for number in (10, 11):
-        waves.answered((number, 1))
+        waves.answered((number, 1), 3)
     assert begun(waves, 4) == []
-    waves.answered((12, 1))
+    waves.answered((12, 1), 4)
     assert begun(waves, 4) == [] and waves.due_ms == 4 + GATHER_MS
     assert begun(waves, 4 + GATHER_MS) == [13]
 
@@ -65,20 +65,30 @@ def test_those_who_were_answered_are_waited_for_a_moment() -> None:
     waves = Waves(WAVES_MAX_LOCAL)
     assert begun(waves, 0, 1) == [1]
     assert begun(waves, 1, 2, 3) == []
-    waves.answered((1, 1))
+    waves.answered((1, 1), 2)
     assert begun(waves, 2) == [2, 3]
     assert begun(waves, 3, 4) == []
     for number in (2, 3):
-        waves.answered((number, 1))
+        waves.answered((number, 1), 4)
     # Without these two, they would be two waves in turns from now on.
     assert begun(waves, 4) == []
     assert begun(waves, 4, 5, 6) == [4, 5, 6]
     for number in (4, 5, 6):
-        waves.answered((number, 1))
+        waves.answered((number, 1), 10)
     assert begun(waves, 10, 7) == []
     assert begun(waves, 10 + GATHER_MS) == [7]
-    waves.answered((7, 1))
+    waves.answered((7, 1), 20)
     assert begun(waves, 20, 8) == [8]
+
+
+def test_nobody_is_waited_for_who_has_not_come_back_for_long() -> None:
+    """From when he was answered, not from when somebody looks."""
+    waves = Waves(WAVES_MAX_LOCAL)
+    assert begun(waves, 0, 1, 2, 3, 4) == [1, 2, 3, 4]
+    for number in (1, 2, 3, 4):
+        waves.answered((number, 1), 5)
+    assert not waves.is_gathering(10_000)
+    assert begun(waves, 10_000, 5) == [5]
 
 
 def test_those_of_the_last_wave_are_expected_back_for_a_moment() -> None:
@@ -87,17 +97,17 @@ def test_those_of_the_last_wave_are_expected_back_for_a_moment() -> None:
     assert begun(waves, 0, 1, 2, 3) == [1, 2, 3]
     assert not waves.is_gathering(0), "it is under way"
     for number in (1, 2):
-        waves.answered((number, 1))
+        waves.answered((number, 1), 4)
     assert not waves.is_gathering(4)
-    waves.answered((3, 1))
+    waves.answered((3, 1), 4)
     assert waves.is_gathering(4) and waves.is_gathering(4 + GATHER_MS - 1)
     waves.add("client", submit(4))
     assert waves.is_gathering(4), "most of them are not back"
     waves.add("client", submit(5))
     assert not waves.is_gathering(4)
     assert begun(waves, 5) == [4, 5]
-    waves.answered((4, 1))
-    waves.answered((5, 1))
+    waves.answered((4, 1), 6)
+    waves.answered((5, 1), 6)
     assert waves.is_gathering(6) and not waves.is_gathering(6 + GATHER_MS)
 
 
@@ -107,7 +117,7 @@ def test_a_wave_that_takes_long_is_not_waited_for() -> None:
     assert begun(waves, WAVE_MS_MAX - 1, 10) == []
     assert begun(waves, WAVE_MS_MAX) == [10]
     # Its answers count for nothing any more.
-    waves.answered((1, 1))
+    waves.answered((1, 1), WAVE_MS_MAX)
     assert begun(waves, WAVE_MS_MAX, 11) == [11]
 
 
@@ -119,7 +129,7 @@ def test_a_wave_is_bounded() -> None:
 
 def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     waves = Waves()
-    waves.answered((7, 1))
+    waves.answered((7, 1), 0)
     assert len(waves) == 0 and waves.release(0) == ()
 
 
@@ -142,5 +152,5 @@ def test_where_logs_are_local_one_wave_is_under_way() -> None:
     waves = Waves(WAVES_MAX_LOCAL)
     assert begun(waves, 0, 1) == [1]
     assert begun(waves, 0, 2, 3) == []
-    waves.answered((1, 1))
+    waves.answered((1, 1), 1)
     assert begun(waves, 1) == [2, 3]
