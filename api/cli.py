@@ -29,7 +29,13 @@ WRITERS_MAX = 64
 ROWS_SHOWN = 1_000
 EXIT_FAILED = 1
 #: What hints call by the names of Python's arguments.
-OPTIONS = {"keys": "--keys", "server_key": "--server-key", "allowed": "--allowed", "insecure": "--insecure"}
+OPTIONS = {
+    "keys": "--keys",
+    "server_key": "--server-key",
+    "allowed": "--allowed",
+    "insecure": "--insecure",
+    "listen": "--listen",
+}
 #: What a shell reports for a program that Ctrl-C has ended.
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 

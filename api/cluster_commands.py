@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from .changetables.errors import InterfaceError
+from .changetables.errors import InterfaceError, counted
 from .changetables.types import Value
 from .cluster_client import ClusterClient, ClusterStatus
 from .coordinator.cluster.directory import LTM, VIEW_MANAGER
@@ -42,7 +42,7 @@ class ClusterCommands:
                 "processes": cluster.processes,
                 "seconds": round(took_s, 1),
             },
-            f"{len(cluster.processes)} processes in {took_s:.1f} s. Its address is {cluster.address}",
+            f"{counted(len(cluster.processes), 'process', 'es')} in {took_s:.1f} s. Its address is {cluster.address}",
         )
 
     def status(self) -> None:

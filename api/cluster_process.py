@@ -142,7 +142,7 @@ def _made(config: ProcessConfig, role: str, clients: str, metrics: str) -> Itera
         zookeeper.start()
         closing.callback(zookeeper.stop)
         keys = _keys(config, role)
-        allowed = AllowList(Path(config.keys.allowed)) if keys is not None else None
+        allowed = AllowList.for_server(Path(config.keys.allowed)) if keys is not None else None
         hub = Hub(config.name, listen=config.listen, keys=keys, allowed=allowed, keys_hint=KEYS_HINT)
         closing.callback(hub.close)
         public_key = keys.public if keys is not None else ""
@@ -174,7 +174,7 @@ def _gateway(config: ProcessConfig, role: str) -> ClusterGateway | None:
     if role != LTM:
         raise InterfaceError("clients are served by LTMs only", hint="leave `clients` out")
     keys = _keys(config, role)
-    allowed = AllowList(Path(config.keys.allowed)) if keys is not None else None
+    allowed = AllowList.for_server(Path(config.keys.allowed)) if keys is not None else None
     on_hbase = config.storage.kind == HBASE
     place = StorePlace(config.hbase.thrift, config.hbase.namespace) if on_hbase else None
     return ClusterGateway(config.name, config.clients, keys=keys, allowed=allowed, place=place)

@@ -43,6 +43,7 @@ REGION_SERVERS_SEPARATE = 2
 _SOURCES = Path(__file__).with_name("hbase")
 _STATE = "servers.json"
 _GUARD = "in-use"
+_SITE_FILE = "hbase-site.xml"
 _READY_TABLE = b"viewtide_ready"
 
 _OPENS = ("java.io", "java.nio", "sun.nio.ch", "java.lang", "jdk.internal.ref", "java.lang.reflect", "java.util",
@@ -281,6 +282,11 @@ def shared(directory: Path) -> Iterator[DevelopmentHbase]:
         yield hbase
 
 
+def had_servers(directory: Path) -> bool:
+    """Whether some were started there once."""
+    return (directory / "conf" / _SITE_FILE).exists()
+
+
 def install(report: Report = quiet) -> Path:
     """The folder with `lib/` and `classes/`, made if it is missing. One process makes it, the others wait."""
     folder = _cache() / f"hbase-{_digest()}"
@@ -347,7 +353,7 @@ def _configure(directory: Path, zookeeper_port: int, session_ms: int, separate: 
     )
     conf = directory / "conf"
     conf.mkdir(exist_ok=True)
-    (conf / "hbase-site.xml").write_text(f"<configuration>\n{entries}</configuration>\n")
+    (conf / _SITE_FILE).write_text(f"<configuration>\n{entries}</configuration>\n")
     (conf / "log4j2.properties").write_text(_LOGGING)
 
 

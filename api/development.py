@@ -17,14 +17,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .changetables.errors import InterfaceError, OperationalError
+from .changetables.errors import InterfaceError, OperationalError, counted
 from .cluster_client import ClusterClient
 from .coordinator.cluster.directory import LTM, VIEW_MANAGER
-from .dev_cluster import DevelopmentHbase, Report, quiet, start
+from .dev_cluster import DevelopmentHbase, Report, had_servers, quiet, start
 from .ltm.cluster.messages import MAP
 from .process_config import HBASE, LOCAL
 
@@ -35,6 +35,8 @@ LTMS, VIEW_MANAGERS = 3, 2
 READY_S_MAX = 60.0
 #: A process that was asked to end is killed after this long.
 END_S_MAX = 10.0
+#: Of what is in a directory, when it is told that this is no cluster.
+NAMES_TOLD_MAX = 3
 #: In ZooKeeper, below which all nodes of the cluster are.
 CHROOT = "/viewtide"
 #: On a busy machine the JVM with everything in it may pause for seconds.
@@ -44,8 +46,11 @@ SESSION_MS = 6_000
 NOT_STARTED = 0
 
 _STATE = "cluster.json"
+_PART = f"{_STATE}.part"
 _WRITTEN_BY = "# Written by `viewtide cluster`: other changes than `processor` are lost.\n"
 _COMMANDS = {LTM: "ltm", VIEW_MANAGER: "view-manager"}
+_NAMES = {LTM: "LTM", VIEW_MANAGER: "view manager"}
+_OPTIONS = {LTM: "--ltms", VIEW_MANAGER: "--view-managers"}
 
 
 class Development:
@@ -72,10 +77,12 @@ class Development:
         if storage not in (None, *STORAGES):
             raise InterfaceError(f"storage is {storage!r}", hint=f"one of {', '.join(STORAGES)}")
         made = cls(directory)
-        names = made._planned(ltms, view_managers, storage)
-        made.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made.session_ms = session_ms
-        made._save()
+        with made._in_place():
+            made._check_place()
+            names = made._planned(ltms, view_managers, storage)
+            made.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made.session_ms = session_ms
+            made._save()
         made._start_servers(report)
         # Before the first one runs: whoever is interrupted here gets the others the next time.
         made.processes = {name: made.processes.get(name, NOT_STARTED) for name in names}
@@ -162,6 +169,32 @@ class Development:
             report("ending HBase and ZooKeeper")
             DevelopmentHbase.attach(self.directory / "hbase").stop()
 
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OperationalError(
+                f"there cannot be a cluster in {self.directory}: {error.strerror}", hint="choose another directory"
+            ) from error
+
+    def _check_place(self) -> None:
+        """That there is a cluster, or room for one."""
+        if not self.directory.is_dir():
+            if self.directory.exists():
+                raise OperationalError(
+                    f"{self.directory} is a file", hint="a cluster is in a directory: choose another path"
+                )
+            return
+        names = {entry.name for entry in self.directory.iterdir()}
+        # Who was killed at once has left a part. Servers may be there before the cluster is, or without its file.
+        if _STATE not in names and names - {_PART} and not had_servers(self.directory / "hbase"):
+            told = sorted(names)[:NAMES_TOLD_MAX] + ["..."] * (len(names) > NAMES_TOLD_MAX)
+            raise OperationalError(
+                f"{self.directory} holds something else than a cluster: {', '.join(told)}",
+                hint="choose an empty or a new directory",
+            )
+
     def _planned(self, ltms: int | None, view_managers: int | None, storage: str | None) -> list[str]:
         """The processes that are to run: those that were there, and what is asked for."""
         if (self.directory / _STATE).exists():
@@ -176,13 +209,27 @@ class Development:
             )
         if storage is not None:
             self.storage = storage
+        asked = {LTM: ltms, VIEW_MANAGER: view_managers}
+        for role, count in asked.items():
+            self._check_none_ends(role, count)
         ltms = (0 if known else LTMS) if ltms is None else ltms
         view_managers = (0 if known else VIEW_MANAGERS) if view_managers is None else view_managers
         if not (ltms <= PROCESSES_MAX and 0 <= view_managers <= PROCESSES_MAX and (known or ltms >= 1)):
             raise InterfaceError(f"from 1 to {PROCESSES_MAX} LTMs and at most as many view managers")
         names = [f"ltm-{number}" for number in range(1, ltms + 1)]
         names += [f"vm-{number}" for number in range(1, view_managers + 1)]
-        return list(dict.fromkeys([*names, *self.processes]))
+        # Of those that were only planned, as many as are asked for.
+        names += [name for name, pid in self.processes.items() if pid != NOT_STARTED or asked[role_of(name)] is None]
+        return list(dict.fromkeys(names))
+
+    def _check_none_ends(self, role: str, asked: int | None) -> None:
+        there = sum(role_of(name) == role and pid != NOT_STARTED for name, pid in self.processes.items())
+        if asked is not None and asked < there:
+            option = _OPTIONS[role]
+            raise InterfaceError(
+                f"the cluster in {self.directory} has {counted(there, _NAMES[role])}, and `up` takes none away",
+                hint=f"leave out {option}; a larger number adds some, as does: {self.command('add', role)}",
+            )
 
     # -- state
 
@@ -276,12 +323,20 @@ class Development:
         )
 
     def _load(self) -> None:
-        state = json.loads((self.directory / _STATE).read_text())
-        self.storage, self.processes = state["storage"], state["processes"]
-        self.session_ms = state.get("session_ms", SESSION_MS)
+        file = self.directory / _STATE
+        try:
+            self.storage, self.processes, self.session_ms = _state_in(file.read_text())
+        except OSError as error:
+            raise OperationalError(f"{file} cannot be read: {error.strerror}", hint="check its permissions") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise OperationalError(
+                f"{file} is damaged: it does not say what the cluster has",
+                hint="restore it; or remove it, and say with --storage, --ltms and --view-managers what was there: "
+                f"{self.command('up')}",
+            ) from error
 
     def _save(self) -> None:
-        part = self.directory / f"{_STATE}.part"
+        part = self.directory / _PART
         state = {"storage": self.storage, "session_ms": self.session_ms, "processes": self.processes}
         part.write_text(json.dumps(state, indent=1))
         part.rename(self.directory / _STATE)
@@ -289,6 +344,14 @@ class Development:
 
 #: Those that this process started, so that it can take their exit status from the system.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def _state_in(text: str) -> tuple[str, dict[str, int], int]:
+    state = json.loads(text)
+    storage, processes, session_ms = state["storage"], state["processes"], state.get("session_ms", SESSION_MS)
+    if storage not in STORAGES or not all(isinstance(number, int) for number in (session_ms, *processes.values())):
+        raise ValueError("not what is written here")
+    return storage, processes, session_ms
 
 
 def role_of(name: str) -> str:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from .bulk import Places, Rows, load_chunks, mappings
-from .changetables.errors import Error, IntegrityError, InterfaceError, ProgrammingError
+from .changetables.errors import Error, IntegrityError, InterfaceError, ProgrammingError, counted
 from .changetables.rows import row_codec
 from .changetables.schema import Table
 from .files import Source, chunks_of, format_of, inferred_columns, is_standard_output, write_file
@@ -153,11 +153,7 @@ def run_load(
         print(json.dumps(done._asdict()), file=out)
     else:
         rate = done.rows / done.seconds if done.seconds else 0
-        print(f"{_counted(done.rows)} loaded into {name} in {done.seconds:.1f} s ({rate:,.0f} rows/s)", file=out)
-
-
-def _counted(rows: int) -> str:
-    return f"{rows} row{'' if rows == 1 else 's'}"
+        print(f"{counted(done.rows, 'row')} loaded into {name} in {done.seconds:.1f} s ({rate:,.0f} rows/s)", file=out)
 
 
 def _check_key(table: Table, key: Sequence[str]) -> None:
@@ -294,7 +290,7 @@ def run_export(
         print(json.dumps({"source": name, "file": str(path), "rows": count, "seconds": seconds, "ts": at}), file=told)
     else:
         where = "standard output" if is_standard_output(path) else path
-        print(f"{_counted(count)} of {name} written to {where}", file=told)
+        print(f"{counted(count, 'row')} of {name} written to {where}", file=told)
 
 
 def _pages(snapshot: Snapshot, table: Table) -> Iterator[Result]:

@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 from typing import TextIO
 
-from .changetables.errors import InterfaceError
+from .changetables.errors import InterfaceError, OperationalError
 from .ltm.keys import Allowed, AllowList, Keys
 from .ltm.transport import new_keys
 
@@ -65,6 +65,7 @@ class KeyDirectory:
         self._print([entry._asdict() for entry in found], text or f"{name_or_key} has no older keys")
 
     def list(self) -> None:
+        self._check_there()
         entries = self._list().entries()
         width = max((len(entry.name) for entry in entries), default=0)
         lines = [f"{entry.name:{width}}  {entry.role:12}  {entry.public}" for entry in entries]
@@ -73,6 +74,16 @@ class KeyDirectory:
     def _command(self, *words: str) -> str:
         """Another command on this directory, so that it can be copied as it is."""
         return shlex.join(["viewtide", "keys", *words, "--dir", str(self._directory)])
+
+    def _check_there(self) -> None:
+        if self._directory.is_dir():
+            return
+        if self._directory.exists():
+            raise OperationalError(f"{self._directory} is a file", hint="name the directory with the keys")
+        raise OperationalError(
+            f"there is no directory {self._directory}",
+            hint=f"check its name; a first key makes it: {self._command('new', 'NAME', '--role', 'ROLE')}",
+        )
 
     def _list(self) -> AllowList:
         return AllowList(self._directory / ALLOWED)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from .arrow import to_arrow, to_pandas
+from .changetables.errors import counted
 from .changetables.rows import to_api
 from .changetables.schema import Table
 from .changetables.types import Row as Values
@@ -91,7 +92,7 @@ class Row(Mapping[str, object]):
             if isinstance(name, slice):
                 return self._values[name]
             if isinstance(name, int):
-                raise IndexError(f"the row has {len(self._values)} columns") from None
+                raise IndexError(f"the row has {counted(len(self._values), 'column')}") from None
             raise
 
     def __getattr__(self, name: str) -> object:

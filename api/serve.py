@@ -44,7 +44,7 @@ def run_serve(
     there is opened first: whoever has it open may listen at this very address, and the file of his socket would be
     replaced."""
     own = None if keys is None else Keys.load(keys)
-    listed = None if allowed is None else AllowList(allowed)
+    listed = None if allowed is None else AllowList.for_server(allowed)
     name = NAME if own is None else own.name
     figures = NodeFigures()
     with ExitStack() as closing:

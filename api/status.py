@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .changetables.algebra import scans
+from .changetables.errors import counted
 from .changetables.keys import table_range
 from .coordinator.hot_groups import HotGroup
 from .coordinator.timestamps import to_ms
@@ -209,10 +210,10 @@ def run_status(
 
 def _node_parts(status: DatabaseStatus) -> Iterator[Part]:
     log = f"log {status.log_oldest} to {status.log_newest}, {status.log_bytes} bytes"
-    yield f"{status.name}: {_count(status.tables, 'table')}, {_count(status.views, 'view')}"
-    flushes, checkpoints = _count(status.flushes, "flush", "es"), _count(status.checkpoints, "checkpoint")
-    yield f"since opening: {_count(status.commits, 'commit')}, {flushes}, {checkpoints}"
-    yield f"{log}; {_count(status.replayed, 'transaction')} replayed"
+    yield f"{status.name}: {counted(status.tables, 'table')}, {counted(status.views, 'view')}"
+    flushes, checkpoints = counted(status.flushes, "flush", "es"), counted(status.checkpoints, "checkpoint")
+    yield f"since opening: {counted(status.commits, 'commit')}, {flushes}, {checkpoints}"
+    yield f"{log}; {counted(status.replayed, 'transaction')} replayed"
     yield (
         _MANAGER_COLUMNS,
         [
@@ -224,13 +225,9 @@ def _node_parts(status: DatabaseStatus) -> Iterator[Part]:
 
 def _cluster_parts(status: DatabaseStatus) -> Iterator[Part]:
     """`status` is what the process knows that serves this client."""
-    yield f"{', '.join(status.ltms)}: {_count(status.tables, 'table')}, {_count(status.views, 'view')}"
-    yield f"since the start of {status.name}: {_count(status.commits, 'commit')} of its clients"
+    yield f"{', '.join(status.ltms)}: {counted(status.tables, 'table')}, {counted(status.views, 'view')}"
+    yield f"since the start of {status.name}: {counted(status.commits, 'commit')} of its clients"
     yield ("view manager", "process", "slots"), [(each.id, each.ltm, each.slots) for each in status.view_managers]
-
-
-def _count(number: int, what: str, plural: str = "s") -> str:
-    return f"{number} {what}{'' if number == 1 else plural}"
 
 
 def _without(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

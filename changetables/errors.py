@@ -146,6 +146,11 @@ _INPUT_HINTS = {
 }
 
 
+def counted(number: int, what: str, plural: str = "s") -> str:
+    """For messages: "1 column", "2 columns"; `plural` is what is added."""
+    return f"{number} {what}{'' if number == 1 else plural}"
+
+
 def input_hint(type_name: str) -> str:
     """How a text of this type is written."""
     return _INPUT_HINTS.get(type_name, f"write a value of type {type_name}")

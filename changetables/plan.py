@@ -18,7 +18,7 @@ from .algebra import Relation
 from .branches import MULTIPLICITY, Stored, columns_of, is_hidden
 from .change_table import Change
 from .compiler import Code, Compiler, Lines, column_leaf, on_a_whole_stack, sources_of
-from .errors import DataError, InterfaceError, InternalError, ProgrammingError
+from .errors import DataError, InterfaceError, InternalError, ProgrammingError, counted
 from .evaluators.choice import COLUMNS, ROWS, Evaluators
 from .expressions import Call, ColumnRef, Expression
 from .keeping import Kept, Part, keep
@@ -656,7 +656,8 @@ def _key_values(view: str, columns: Sequence[KeyColumn], key: object) -> tuple[o
     values = tuple(key) if isinstance(key, tuple | list) else (key,) if names or key is not None else ()
     if len(values) != len(names):
         hint = f"give a tuple ({', '.join(names)})" if names else "the view has one row: ask for it without a key"
-        raise InterfaceError(f"the key of view {view!r} has {len(names)} columns, got {len(values)} values", hint=hint)
+        told = f"{counted(len(names), 'column')}, got {counted(len(values), 'value')}"
+        raise InterfaceError(f"the key of view {view!r} has {told}", hint=hint)
     return values
 
 

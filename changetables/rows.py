@@ -16,7 +16,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TypeAlias, cast
 
-from .errors import DataError, IntegrityError, InterfaceError, InternalError, ProgrammingError
+from .errors import DataError, IntegrityError, InterfaceError, InternalError, ProgrammingError, counted
 from .generated import code_of
 from .keys import KeyCodec, key_codec
 from .numbers import decimal_fit, decimal_value
@@ -514,7 +514,7 @@ class RowCodec:
 
     def _no_row(self) -> InterfaceError:
         return InterfaceError(
-            f"a row of table {self.table.name} has {len(self._columns)} values",
+            f"a row of table {self.table.name} has {counted(len(self._columns), 'value')}",
             hint="give the columns in the order of the table, as a tuple",
         )
 
@@ -575,7 +575,8 @@ class RowCodec:
         if isinstance(key, tuple) or (isinstance(key, list) and not self._is_json_scalar()):
             if len(key) > len(names):
                 raise InterfaceError(
-                    f"the key of table {self.table.name} has {len(names)} columns, got {len(key)} values",
+                    f"the key of table {self.table.name} has {counted(len(names), 'column')}, "
+                    f"got {counted(len(key), 'value')}",
                     hint=f"give at most ({', '.join(names)})",
                 )
             return tuple(key)
@@ -595,12 +596,13 @@ class RowCodec:
             if len(names) == 1:
                 return (key,)
             raise InterfaceError(
-                f"the key of table {self.table.name} has {len(names)} columns, got {type(key).__name__}",
+                f"the key of table {self.table.name} has {counted(len(names), 'column')}, got {type(key).__name__}",
                 hint=f"give a tuple ({', '.join(names)})",
             )
         if len(key) != len(names):
             raise InterfaceError(
-                f"the key of table {self.table.name} has {len(names)} columns, got {len(key)} values",
+                f"the key of table {self.table.name} has {counted(len(names), 'column')}, "
+                f"got {counted(len(key), 'value')}",
                 hint=f"give ({', '.join(names)})",
             )
         return tuple(key)

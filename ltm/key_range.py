@@ -90,6 +90,10 @@ class RangeMap:
         host = self.hosts.get(log)
         return host.process if host is not None else self.processes.get(log, log)
 
+    def _told(self, log: str) -> str:
+        """A log for people, who know processes. After a failure its process is another one than its name says."""
+        return f"{self.process(log) or 'nobody'} (log {log})"
+
     def owners(self, start: bytes, stop: bytes) -> Iterator[tuple[str, bytes, bytes]]:
         """The owners of a range, in key order, each with its part of it."""
         place = bisect_right(self.starts, start) - 1
@@ -189,10 +193,11 @@ class RangeMap:
         if stop is not None and start >= stop:
             raise ProgrammingError("there are no keys between these", hint="the second comes after all that are moved")
         if target not in self.hosts:
-            raise ProgrammingError(f"keys of {source} cannot be moved to {target}: nobody answers for it")
+            raise ProgrammingError(f"keys of {self._told(source)} cannot be moved to {target}: nobody answers for it")
         if target == source:
             raise ProgrammingError(
-                f"{target} owns the first of these keys already", hint="the status of the cluster shows who does"
+                f"{self._told(target)} owns the first of these keys already",
+                hint="the status of the cluster shows who does",
             )
         if any(move.touches(start, stop) for move in self.moves):
             raise ProgrammingError("some of these keys are being moved", hint="wait until that is done")
@@ -200,7 +205,7 @@ class RangeMap:
         last = len(cut.starts) if stop is None else bisect_left(cut.starts, stop)
         if any(owner != source for owner in cut.logs[bisect_left(cut.starts, start) : last]):
             raise ProgrammingError(
-                f"{source} owns the first of these keys and does not own all of them",
+                f"{self._told(source)} owns the first of these keys and does not own all of them",
                 hint="the status of the cluster shows who does: move the keys of one owner at a time",
             )
         epoch = self.epoch + 1

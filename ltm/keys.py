@@ -65,7 +65,7 @@ class Keys(NamedTuple):
     def save(self, path: Path, *, replace: bool = False) -> None:
         """Makes the directory if it is missing. A file that is there already is overwritten only if that is meant."""
         check_identity(self.name, self.role)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_directory(path.parent)
         _check_directory(path.parent)
         fields = "".join(f"{field} {getattr(self, field)}\n" for field in _FIELDS)
         text = f"# The key of {self.name}. Whoever can read this file can act as {self.name}.\n{fields}"
@@ -109,6 +109,19 @@ class AllowList:
         self._look_at = 0.0
         self._read()
 
+    @classmethod
+    def for_server(cls, path: Path) -> AllowList:
+        """For a process that starts. It is refused without the file, whose name may be wrong: nobody could connect.
+        Where the file vanishes later nobody is allowed until it is there again."""
+        try:
+            path.stat()
+        except OSError as error:
+            raise OperationalError(
+                f"the allow-list {path} cannot be read: {error.strerror}",
+                hint="check its name; `viewtide keys new ... --dir DIR` puts each key on the list DIR/allowed",
+            ) from error
+        return cls(path)
+
     def find(self, public: str) -> Identity | None:
         return self._found.get(public)
 
@@ -145,7 +158,7 @@ class AllowList:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """Two who change the list at the same time do so one after the other, and neither change is lost."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_directory(self.path.parent)
         descriptor = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -240,6 +253,17 @@ def _write_whole(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _make_directory(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise OperationalError(f"{directory} is a file", hint="keys are in a directory: choose another path")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperationalError(
+            f"cannot create {directory}: {error.strerror}", hint="choose another directory"
+        ) from error
 
 
 def _check_directory(directory: Path) -> None:

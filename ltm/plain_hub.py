@@ -24,11 +24,11 @@ import socket
 import time
 from collections import deque
 
-from ..changetables.errors import InterfaceError, OperationalError, RemoteProtocolError
+from ..changetables.errors import InterfaceError, RemoteProtocolError
 from .addresses import KEYS_HINT, Address, Refusal, parse_address
 from .batches import BATCH_BYTES_MAX, name_in, pack_batch, payloads_in
 from .keys import LOCAL, AllowList, Identity, Keys
-from .sockets import connecting, listening, port_of, tune
+from .sockets import cannot_listen, connecting, listening, port_of, tune
 from .transport import (
     BACKLOG,
     CONNECT_MS_MAX,
@@ -622,10 +622,7 @@ class PlainHub(Hub):
         try:
             self._listener, self.address = listening(address, BACKLOG)
         except OSError as error:
-            raise OperationalError(
-                f"cannot listen on {address.text}: {error.strerror}",
-                hint="another process may have the port, or the directory is missing",
-            ) from error
+            raise cannot_listen(address, error.errno, error.strerror or str(error)) from error
         if address.path:
             self._file = address.path, os.stat(address.path).st_ino
         self._epoll.register(self._listener, _IN)

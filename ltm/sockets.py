@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 
-from ..changetables.errors import InterfaceError
+from ..changetables.errors import InterfaceError, OperationalError
 from .addresses import Address
 
 #: A machine that says nothing is taken for gone after 8 s: TCP asks, also while this process is busy, and gives up what
@@ -77,6 +77,21 @@ def listening(address: Address, backlog: int) -> tuple[socket.socket, str]:
         return made, address.text
     host, port = made.getsockname()[:2]
     return made, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def cannot_listen(address: Address, number: int | None, why: str) -> OperationalError:
+    """What a hub raises, whichever library has refused."""
+    return OperationalError(f"cannot listen on {address.text}: {why}", hint=_listen_elsewhere(address, number))
+
+
+def _listen_elsewhere(address: Address, number: int | None) -> str:
+    if address.path:
+        if number == errno.ENOENT:
+            return "its directory is missing: make it, or choose another `listen`"
+        return "something else has this path, or you may not make files there: choose another `listen`"
+    if number == errno.EADDRINUSE:
+        return "another process has the port: choose another `listen`; port 0 is any that is free"
+    return "choose another `listen`, with an address of this machine and a port that you may use"
 
 
 def _bound_file(path: str) -> socket.socket:

@@ -20,11 +20,18 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from ..changetables.errors import InterfaceError, OperationalError, RemoteProtocolError
+from ..changetables.errors import InterfaceError, RemoteProtocolError
 from .addresses import KEYS_HINT, Address, Refusal, parse_address
 from .batches import FRAME_BYTES_MAX, name_in, pack_batch, payloads_in
 from .keys import LOCAL, SERVER, AllowList, Identity, Keys
-from .sockets import FILE_MODE, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, UNCONFIRMED_MS_MAX
+from .sockets import (
+    FILE_MODE,
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S,
+    KEEPALIVE_PROBES,
+    UNCONFIRMED_MS_MAX,
+    cannot_listen,
+)
 from .transport import (
     BACKLOG,
     CONNECT_MS_MAX,
@@ -461,10 +468,7 @@ class ZmqHub(Hub):
         try:
             router.bind(address.text)
         except zmq.ZMQError as error:
-            raise OperationalError(
-                f"cannot listen on {address.text}: {error.strerror}",
-                hint="another process may have the port, or the directory is missing",
-            ) from error
+            raise cannot_listen(address, error.errno, error.strerror) from error
         if address.path:
             os.chmod(address.path, FILE_MODE)
         self.address = router.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -688,8 +688,10 @@ def test_a_row_is_a_mapping_a_sequence_and_an_object(shop: vt.Database) -> None:
     assert pickle.loads(pickle.dumps(row)) == dict(row)
     with pytest.raises(KeyError):
         row["nope"]
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="the row has 4 columns"):
         row[4]
+    with pytest.raises(IndexError, match=r"the row has 1 column$"):
+        shop.sql("SELECT id FROM products")[0][1]
     with pytest.raises(AttributeError):
         _ = row.nope
 

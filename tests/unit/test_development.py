@@ -34,6 +34,16 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `up` that is not refused, though it should be, starts none."""
+
+    def started(place: Path, **_: object) -> None:
+        raise AssertionError(f"servers were started in {place}")
+
+    monkeypatch.setattr("viewtide.development.start", started)
+
+
 def refused(directory: Path, *words: str) -> str:
     done = CliRunner().invoke(app, ["cluster", *words, "--dir", str(directory)])
     assert done.exit_code == 1, done.output
@@ -189,6 +199,113 @@ def test_processes_that_an_interrupted_up_did_not_come_to_are_started_by_the_nex
     assert not any(left.is_alive(name) for name in left.processes)
     left.down()  # has nobody to end
     assert Development(tmp_path)._planned(None, None, None) == ["ltm-1", "ltm-2", "vm-1"]
+
+
+# Where a cluster can be
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["notes.txt"], "notes.txt"),
+        (["LOCK", "log", "store"], "LOCK, log, store"),
+        (["d", "c", "b", "a"], "a, b, c, ..."),
+        (["cluster.json.part", "x"], "cluster.json.part, x"),
+        (["hbase"], "hbase"),
+    ],
+)
+def test_a_directory_with_something_else_is_left_as_it_is(tmp_path: Path, names: list[str], told: str) -> None:
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert refused(tmp_path, "up") == (
+        f"{tmp_path} holds something else than a cluster: {told} (choose an empty or a new directory)"
+    )
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize("left", [(), ("cluster.json.part",), ("cluster.json", "notes.txt"), ("hbase/conf", "logs")])
+def test_a_cluster_begins_in_an_empty_directory_or_goes_on_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...]
+) -> None:
+    for name in left:
+        file = tmp_path / name / ("hbase-site.xml" if name.startswith("hbase") else "")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"storage": "local", "processes": {"ltm-1": 0}}')
+    monkeypatch.setattr(Development, "_start_servers", lambda *_: None)
+    monkeypatch.setattr(Development, "start", lambda *_: None)
+    monkeypatch.setattr(Development, "await_ready", lambda *_: None)
+    made = Development.up(tmp_path)
+    assert Development.attach(tmp_path).processes == made.processes
+
+
+def test_no_cluster_can_be_in_a_file_or_where_no_directory_can_be_made(tmp_path: Path) -> None:
+    (file := tmp_path / "events.csv").touch()
+    assert refused(file, "up") == f"{file} is a file (a cluster is in a directory: choose another path)"
+    assert refused(file / "x", "up") == (
+        f"there cannot be a cluster in {file}/x: Not a directory (choose another directory)"
+    )
+    assert refused(Path("/proc/x"), "up") == (
+        "there cannot be a cluster in /proc/x: No such file or directory (choose another directory)"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", "[]", "7", "{}", '{"storage": "local"}', '{"storage": "disk", "processes": {}}', "\udc80",
+     '{"storage": "local", "processes": ["ltm-1"]}', '{"storage": "local", "processes": {"ltm-1": "x"}}'],
+)  # fmt: skip
+@pytest.mark.parametrize("words", [["status"], ["up"], ["down"], ["kill", "ltm-1"]])
+def test_a_damaged_file_of_a_cluster_is_named(directory: Path, damage: str, words: list[str]) -> None:
+    (directory / "cluster.json").write_bytes(damage.encode(errors="surrogateescape"))
+    assert refused(directory, *words).startswith(
+        f"{directory}/cluster.json is damaged: it does not say what the cluster has (restore it; or remove it, "
+    )
+
+
+def test_a_file_of_a_cluster_that_cannot_be_read_is_named(directory: Path) -> None:
+    (directory / "cluster.json").unlink()
+    (directory / "cluster.json").mkdir()
+    assert refused(directory, "status").startswith(f"{directory}/cluster.json cannot be read: Is a directory")
+
+
+@pytest.mark.parametrize(
+    ("words", "has", "option", "role"),
+    [
+        (("--ltms", "1"), "2 LTMs", "--ltms", "ltm"),
+        (("--ltms", "3", "--view-managers", "0"), "1 view manager", "--view-managers", "view-manager"),
+    ],
+)
+def test_fewer_processes_than_there_are_are_refused(
+    directory: Path, words: tuple[str, ...], has: str, option: str, role: str
+) -> None:
+    assert refused(directory, "up", *words) == (
+        f"the cluster in {directory} has {has}, and `up` takes none away (leave out {option}; "
+        f"a larger number adds some, as does: viewtide cluster add {role} --dir {directory})"
+    )
+
+
+def test_as_many_processes_as_there_are_or_more_are_no_change_or_more(directory: Path) -> None:
+    assert Development(directory)._planned(None, None, None) == ["ltm-1", "ltm-2", "vm-1"]
+    assert Development(directory)._planned(2, 1, None) == ["ltm-1", "ltm-2", "vm-1"]
+    assert Development(directory)._planned(3, None, None) == ["ltm-1", "ltm-2", "ltm-3", "vm-1"]
+
+
+def test_processes_that_were_only_planned_can_be_left_out(directory: Path) -> None:
+    planned = {"ltm-1": 7, "ltm-2": 0, "vm-1": 0, "vm-2": 0}
+    (directory / "cluster.json").write_text(json.dumps({"storage": "local", "processes": planned}))
+    assert Development(directory)._planned(1, None, None) == ["ltm-1", "vm-1", "vm-2"]
+    assert Development(directory)._planned(None, 0, None) == ["ltm-1", "ltm-2"]
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 process in "), (2, "2 processes in ")])
+def test_a_single_process_is_not_several(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, count: int, said: str
+) -> None:
+    cluster = Development.attach(directory)
+    cluster.processes = {f"ltm-{number}": 1 for number in range(count)}
+    monkeypatch.setattr(Development, "up", lambda *_: cluster)
+    done = CliRunner().invoke(app, ["cluster", "up", "--dir", str(directory)])
+    assert done.exit_code == 0 and done.stdout.startswith(said), done.output
 
 
 # One process among others

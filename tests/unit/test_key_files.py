@@ -106,6 +106,28 @@ def test_mistakes_are_explained_and_change_nothing(place: Path, arguments: tuple
     assert (sorted(path.name for path in place.iterdir()), (place / "allowed").read_text()) == before
 
 
+@pytest.mark.parametrize("words", [("new", "x", "--role", "client"), ("allow", "x", "ab" * 32, "--role", "client")])
+def test_keys_are_made_in_directories(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (file := tmp_path / "events.csv").touch()
+    assert f"{file} is a file (keys are in a directory: choose another path)" in run(
+        *words, "--dir", str(file), ok=False
+    )
+    for wrong, why in ((f"{file}/x", "Not a directory"), ("/proc/x", "No such file or directory")):
+        said = run(*words, "--dir", wrong, ok=False)
+        assert said == f"viewtide: cannot create {wrong}: {why} (choose another directory)\n"
+
+
+def test_a_directory_that_there_is_not_is_no_empty_list(tmp_path: Path) -> None:
+    place = tmp_path / "nokeys"
+    for options in ((), ("--json",)):
+        assert run("list", "--dir", str(place), *options, ok=False) == (
+            f"viewtide: there is no directory {place} "
+            f"(check its name; a first key makes it: viewtide keys new NAME --role ROLE --dir {place})\n"
+        )
+    place.touch()
+    assert f"{place} is a file (name the directory with the keys)" in run("list", "--dir", str(place), ok=False)
+
+
 def test_two_who_change_the_list_at_once_lose_nothing(place: Path) -> None:
     def add(number: int) -> None:
         AllowList(place / "allowed").add(Allowed(f"{number:064x}", f"n{number}", CLIENT))

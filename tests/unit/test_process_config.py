@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -23,6 +24,7 @@ from viewtide.changetables.errors import InterfaceError
 from viewtide.cli import app
 from viewtide.cluster_process import stay_on
 from viewtide.json_logs import JsonFormatter, log_as_json
+from viewtide.ltm.transport import new_keys
 from viewtide.metrics_server import Figure, MetricsServer, metrics_text
 from viewtide.process_config import ANY_PROCESSOR, example_config, load_config, read_password
 
@@ -141,6 +143,20 @@ advertise_clients = "tcp://db1.example:7400"
 def test_a_missing_file_is_named(path: Path) -> None:
     with pytest.raises(InterfaceError, match=r"ltm\.toml cannot be read"):
         load_config(path)
+
+
+@pytest.mark.parametrize("clients", ["", 'clients = "tcp://127.0.0.1:0"\n'])
+def test_a_process_does_not_start_without_its_allow_list(
+    path: Path, monkeypatch: pytest.MonkeyPatch, clients: str
+) -> None:
+    monkeypatch.setattr(cluster_process, "ZooKeeper", lambda *_: Mock())
+    monkeypatch.setattr(cluster_process, "log_as_json", lambda *_: None)
+    new_keys("ltm-1", "ltm").save(path.parent / "keys" / "ltm-1.key")
+    listed = path.parent / "keys" / "allowed"
+    path.write_text(f'{clients}{LEAST}[keys]\nfile = "{path.parent}/keys/ltm-1.key"\nallowed = "{listed}"\n')
+    done = CliRunner().invoke(app, ["ltm", "--config", str(path)])
+    assert done.exit_code == 1
+    assert f"the allow-list {listed} cannot be read: No such file or directory (check its name; " in done.stderr
 
 
 @pytest.mark.parametrize("role", ["ltm", "view-manager"])

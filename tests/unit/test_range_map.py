@@ -54,9 +54,15 @@ def test_merge_undoes_a_split() -> None:
         (lambda ranges: ranges.merge(b"e"), "no range begins"),
         (lambda ranges: ranges.merge(b"d"), "different owners"),
         (lambda ranges: ranges.begin_move(b"e", b"e", "a"), "no keys"),
-        (lambda ranges: ranges.begin_move(b"e", b"f", "b"), "b owns the first of these keys already"),
-        (lambda ranges: ranges.begin_move(b"e", b"f", "nobody"), "cannot be moved"),
-        (lambda ranges: ranges.begin_move(b"c", b"e", "c"), "does not own all"),
+        (
+            lambda ranges: ranges.begin_move(b"e", b"f", "b"),
+            r"b-process \(log b\) owns the first of these keys already",
+        ),
+        (
+            lambda ranges: ranges.begin_move(b"e", b"f", "nobody"),
+            r"keys of b-process \(log b\) cannot be moved to nobody",
+        ),
+        (lambda ranges: ranges.begin_move(b"c", b"e", "c"), r"a-process \(log a\) owns .* does not own all"),
         (lambda ranges: ranges.begin_move(b"e", None, "c"), "does not own all"),
         (lambda ranges: ranges.begin_move(b"e", b"g", "c").begin_move(b"f", b"h", "a"), "being moved"),
         (lambda ranges: ranges.begin_move(b"e", b"g", "c").merge(b"e"), "being moved"),

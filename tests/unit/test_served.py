@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from typer.testing import CliRunner
 
 import viewtide as vt
 from tests.tcp_proxy import TcpProxy
 from viewtide import remote_links, server, server_sessions
+from viewtide.cli import app
 from viewtide.ltm.codec import pack, unpack
 from viewtide.ltm.keys import Allowed, AllowList, Keys
 from viewtide.ltm.transport import Hub, new_keys
@@ -622,7 +624,18 @@ def test_the_command_makes_no_database_where_it_cannot_listen(tmp_path: Path) ->
         command = [sys.executable, "-m", "viewtide.cli", "serve", str(tmp_path / "db"), "--listen", address]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"cannot listen on {address}" in done.stderr
+    taken_by = "another process has the port: choose another --listen; port 0 is any that is free"
+    assert f"cannot listen on {address}: Address already in use ({taken_by})" in done.stderr
+    assert not (tmp_path / "db").exists()
+
+
+def test_the_command_does_not_start_without_its_allow_list(tmp_path: Path) -> None:
+    new_keys("node", "ltm").save(tmp_path / "keys" / "node.key")
+    listed = tmp_path / "keys" / "alowed"
+    own = ["--keys", str(tmp_path / "keys" / "node.key"), "--allowed", str(listed)]
+    done = CliRunner().invoke(app, ["serve", str(tmp_path / "db"), "--listen", ANYWHERE, *own])
+    assert done.exit_code == 1
+    assert f"the allow-list {listed} cannot be read: No such file or directory (check its name; " in done.stderr
     assert not (tmp_path / "db").exists()
 
 

@@ -409,9 +409,22 @@ def test_who_asks_for_it_explicitly_may_talk_in_plaintext(hubs: Hubs) -> None:
 
 def test_a_port_that_is_taken_is_named(hubs: Hubs) -> None:
     server = hubs("server", "tcp://127.0.0.1:0")
-    with pytest.raises(OperationalError, match="cannot listen on tcp://127") as caught:
+    with pytest.raises(OperationalError, match=r"cannot listen on tcp://127.*: Address already in use") as caught:
         hubs("other", server.address)
-    assert "another process" in caught.value.hint
+    assert caught.value.hint == "another process has the port: choose another `listen`; port 0 is any that is free"
+
+
+def test_an_address_that_cannot_be_had_is_told_by_its_kind(hubs: Hubs, tmp_path: Path) -> None:
+    with pytest.raises(OperationalError, match=r"cannot listen on ipc://.*: No such file or directory") as caught:
+        hubs("hub", f"ipc://{tmp_path}/missing/s")
+    assert caught.value.hint == "its directory is missing: make it, or choose another `listen`"
+    (tmp_path / "d").mkdir()
+    with pytest.raises(OperationalError, match="cannot listen on ipc://") as caught:
+        hubs("hub", f"ipc://{tmp_path}/d")
+    assert caught.value.hint.startswith("something else has this path")
+    with pytest.raises(OperationalError, match="cannot listen on tcp://") as caught:
+        hubs("hub", "tcp://192.0.2.1:7400", insecure=True)
+    assert "an address of this machine" in caught.value.hint
 
 
 def test_a_socket_file_is_its_owners_only(hubs: Hubs, tmp_path: Path) -> None:

@@ -270,6 +270,25 @@ def test_names_and_roles_are_checked(tmp_path: Path, name: str, role: str) -> No
         AllowList(tmp_path / "allowed").add(Allowed("0" * 64, name, role))
 
 
+def test_a_server_does_not_start_without_its_allow_list_and_outlives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys_module, "LOOK_AGAIN_MS", 0)
+    path = tmp_path / "allowed"
+    with pytest.raises(OperationalError, match=r"allow-list .*allowed cannot be read: No such file") as caught:
+        AllowList.for_server(path)
+    assert "viewtide keys new" in caught.value.hint
+    AllowList(path).add(Allowed("1" * 64, "a", CLIENT))
+    allowed = AllowList.for_server(path)
+    assert allowed.find("1" * 64) == Identity("a", CLIENT)
+    text = path.read_text()
+    path.unlink()
+    assert allowed.look() and allowed.entries() == ()
+    path.touch(mode=0o600)
+    path.write_text(text)
+    assert allowed.look() and allowed.find("1" * 64) == Identity("a", CLIENT)
+
+
 def test_an_allow_list_that_gets_damaged_stays_as_it_was_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
