@@ -504,7 +504,7 @@ def cluster_up(
     storage: Annotated[
         str | None,
         typer.Option(
-            help="local: logs here, rows in memory; HBase runs only for its ZooKeeper. hbase: both in HBase.",
+            help="local: logs here, rows in memory, and of the servers only ZooKeeper. hbase: both in HBase.",
             show_default=NEW_OR_KEPT.format("hbase"),
         ),
     ] = None,

@@ -42,6 +42,8 @@ REGION_SERVERS_SEPARATE = 2
 
 _SOURCES = Path(__file__).with_name("hbase")
 _STATE = "servers.json"
+#: Where HBase has its files, in the directory of its servers.
+HBASE_DATA = "data"
 _GUARD = "in-use"
 _SITE_FILE = "hbase-site.xml"
 _READY_TABLE = b"viewtide_ready"
@@ -337,7 +339,7 @@ def _running_in(directory: Path) -> DevelopmentHbase | None:
 
 def _configure(directory: Path, zookeeper_port: int, session_ms: int, separate: bool) -> None:
     site = _SITE | {
-        "hbase.rootdir": f"file://{directory}/data",
+        "hbase.rootdir": f"file://{directory}/{HBASE_DATA}",
         "hbase.tmp.dir": f"{directory}/tmp",
         "hbase.zookeeper.property.dataDir": f"{directory}/zookeeper",
         "hbase.zookeeper.property.clientPort": str(zookeeper_port),

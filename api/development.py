@@ -24,7 +24,7 @@ from pathlib import Path
 from .changetables.errors import InterfaceError, OperationalError, counted
 from .cluster_client import ClusterClient
 from .coordinator.cluster.directory import LTM, VIEW_MANAGER
-from .dev_cluster import DevelopmentHbase, Report, had_servers, quiet, start
+from .dev_cluster import HBASE_DATA, DevelopmentHbase, Report, had_servers, quiet, start
 from .ltm.cluster.messages import MAP
 from .process_config import HBASE, LOCAL
 
@@ -166,8 +166,9 @@ class Development:
             if self.is_alive(name):
                 self.kill(name)
         with suppress(OperationalError):
-            report("ending HBase and ZooKeeper")
-            DevelopmentHbase.attach(self.directory / "hbase").stop()
+            servers = DevelopmentHbase.attach(self.directory / "hbase")
+            report(f"ending {', '.join(servers.pids)}")
+            servers.stop()
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
@@ -309,7 +310,9 @@ class Development:
         with suppress(OperationalError):
             if DevelopmentHbase.attach(place).alive:
                 return
-        start(place, report=report)
+        # What was begun with HBase goes on with it: its ZooKeeper keeps its data in another place.
+        only_zookeeper = self.storage == LOCAL and not (place / HBASE_DATA).exists()
+        start(place, report=report, only_zookeeper=only_zookeeper)
 
     def _config(self, name: str, processor: str) -> str:
         hbase = self._hbase()

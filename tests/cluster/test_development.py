@@ -61,7 +61,7 @@ def test_all_processes_run_and_one_leads(directory: Path) -> None:
         "ltm-2": "ltm",
         "vm-1": "view-manager",
     }
-    assert status["servers"] == {"hbase": "runs"}
+    assert status["servers"] == {"zookeeper": "runs"}
     wait_for("a leader", lambda: "leads" in states(directory).values())
     for each in status["processes"]:
         assert get(each["metrics"], "/healthz") == "ok\n"

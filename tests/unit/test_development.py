@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import viewtide as vt
+from viewtide import development
 from viewtide.changetables.errors import OperationalError
 from viewtide.changetables.types import Value
 from viewtide.cli import app
@@ -236,6 +237,23 @@ def test_a_cluster_begins_in_an_empty_directory_or_goes_on_in_its_own(
     monkeypatch.setattr(Development, "await_ready", lambda *_: None)
     made = Development.up(tmp_path)
     assert Development.attach(tmp_path).processes == made.processes
+
+
+@pytest.mark.parametrize(
+    ("storage", "begun", "alone"), [("local", False, True), ("local", True, False), ("hbase", False, False)]
+)
+def test_hbase_runs_where_it_has_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: str, begun: bool, alone: bool
+) -> None:
+    """A cluster that was begun with it goes on with it: what its ZooKeeper knows is in another place."""
+    started: list[object] = []
+    monkeypatch.setattr(development, "start", lambda place, **options: started.append(options["only_zookeeper"]))
+    cluster = Development(tmp_path)
+    cluster.storage = storage
+    if begun:
+        (tmp_path / "hbase" / "data").mkdir(parents=True)
+    cluster._start_servers(lambda _: None)
+    assert started == [alone]
 
 
 def test_no_cluster_can_be_in_a_file_or_where_no_directory_can_be_made(tmp_path: Path) -> None:
