@@ -159,7 +159,7 @@ IN_TRANSACTIONS = [
     Case("key too short by name", vt.InterfaceError, lambda tx: tx.get("pairs", a=1), "b", ""),
     Case("key too long by tuple", vt.InterfaceError, lambda tx: tx.delete("pairs", (1, "x", 2)), "2 columns", ""),
     Case("prefix too long", vt.InterfaceError, lambda tx: tx.scan("pairs", (1, "x", 2)), "2 columns", ""),
-    Case("view key too long", vt.InterfaceError, lambda tx: tx.view("sums").get((1, 2)), "1 columns", ""),
+    Case("view key too long", vt.InterfaceError, lambda tx: tx.view("sums").get((1, 2)), "has 1 column, got 2", ""),
     Case("key of a view that has none", vt.InterfaceError, lambda tx: tx.view("total").get(1), "total", ""),
     Case("find nothing", vt.InterfaceError, lambda tx: tx.find("events"), "", "scan"),
     Case("negative limit", vt.InterfaceError, lambda tx: tx.scan("events", limit=-1), "-1", None),
