@@ -277,7 +277,7 @@ class Cluster:
     def _leave(self, ltm: _Ltm, to: str, sender: str, message: object, end_us: float) -> None:
         if to == CLIENT:
             for outcome in getattr(message, "outcomes", (message,)):
-                ltm.waves.answered(outcome.tx_id)
+                ltm.waves.answered(outcome.tx_id, int(end_us / 1000))
                 self._answered(outcome, end_us + NETWORK_US)
             return
         target = self.leader if to == ORACLE else self.ltms[int(to.partition(".")[0].removeprefix("ltm-"))]
