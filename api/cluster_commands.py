@@ -35,6 +35,10 @@ class ClusterCommands:
         with self._progress("starting a cluster") as report:
             cluster = Development.up(self._directory, ltms, view_managers, storage, report)
         took_s = time.monotonic() - began
+        more = cluster.more_than(ltms, view_managers)
+        told = f"{counted(len(cluster.processes), 'process', 'es')} in {took_s:.1f} s."
+        if more:
+            told += f" There are {' and '.join(more)} already, and `up` takes none away."
         self._say(
             {
                 "address": cluster.address,
@@ -42,7 +46,7 @@ class ClusterCommands:
                 "processes": cluster.processes,
                 "seconds": round(took_s, 1),
             },
-            f"{counted(len(cluster.processes), 'process', 'es')} in {took_s:.1f} s. Its address is {cluster.address}",
+            f"{told} Its address is {cluster.address}",
         )
 
     def status(self) -> None:

@@ -50,7 +50,6 @@ _PART = f"{_STATE}.part"
 _WRITTEN_BY = "# Written by `viewtide cluster`: other changes than `processor` are lost.\n"
 _COMMANDS = {LTM: "ltm", VIEW_MANAGER: "view-manager"}
 _NAMES = {LTM: "LTM", VIEW_MANAGER: "view manager"}
-_OPTIONS = {LTM: "--ltms", VIEW_MANAGER: "--view-managers"}
 
 
 class Development:
@@ -116,6 +115,16 @@ class Development:
         _children[child.pid] = child
         self.processes[name] = child.pid
         self._save()
+
+    def more_than(self, ltms: int | None, view_managers: int | None) -> list[str]:
+        """What there is more of than `up` was asked for: it takes none away."""
+        asked = {LTM: ltms, VIEW_MANAGER: view_managers}
+        there = {role: sum(role_of(name) == role for name in self.processes) for role in asked}
+        return [
+            counted(there[role], _NAMES[role])
+            for role, count in asked.items()
+            if count is not None and count < there[role]
+        ]
 
     def add(self, role: str, report: Report = quiet) -> str:
         """One more process, with the next name. Returns the name."""
@@ -187,7 +196,8 @@ class Development:
                     f"{self.directory} is a file", hint="a cluster is in a directory: choose another path"
                 )
             return
-        names = {entry.name for entry in self.directory.iterdir()}
+        # A new file system has a folder, and somebody may have written `processor` into files of processes before.
+        names = {each.name for each in self.directory.iterdir() if each.name != "lost+found" and each.suffix != ".toml"}
         # Who was killed at once has left a part. Servers may be there before the cluster is, or without its file.
         if _STATE not in names and names - {_PART} and not had_servers(self.directory / "hbase"):
             told = sorted(names)[:NAMES_TOLD_MAX] + ["..."] * (len(names) > NAMES_TOLD_MAX)
@@ -211,8 +221,6 @@ class Development:
         if storage is not None:
             self.storage = storage
         asked = {LTM: ltms, VIEW_MANAGER: view_managers}
-        for role, count in asked.items():
-            self._check_none_ends(role, count)
         ltms = (0 if known else LTMS) if ltms is None else ltms
         view_managers = (0 if known else VIEW_MANAGERS) if view_managers is None else view_managers
         if not (ltms <= PROCESSES_MAX and 0 <= view_managers <= PROCESSES_MAX and (known or ltms >= 1)):
@@ -222,15 +230,6 @@ class Development:
         # Of those that were only planned, as many as are asked for.
         names += [name for name, pid in self.processes.items() if pid != NOT_STARTED or asked[role_of(name)] is None]
         return list(dict.fromkeys(names))
-
-    def _check_none_ends(self, role: str, asked: int | None) -> None:
-        there = sum(role_of(name) == role and pid != NOT_STARTED for name, pid in self.processes.items())
-        if asked is not None and asked < there:
-            option = _OPTIONS[role]
-            raise InterfaceError(
-                f"the cluster in {self.directory} has {counted(there, _NAMES[role])}, and `up` takes none away",
-                hint=f"leave out {option}; a larger number adds some, as does: {self.command('add', role)}",
-            )
 
     # -- state
 
@@ -334,8 +333,8 @@ class Development:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise OperationalError(
                 f"{file} is damaged: it does not say what the cluster has",
-                hint="restore it; or remove it, and say with --storage, --ltms and --view-managers what was there: "
-                f"{self.command('up')}",
+                hint="restore it; or end its processes, remove it, and say with --storage, --ltms and --view-managers "
+                f"what was there: {self.command('up')}",
             ) from error
 
     def _save(self) -> None:

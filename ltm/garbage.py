@@ -7,6 +7,9 @@ raised while a database is open, and put back when the last one is closed. Whoev
 What has survived the youngest generation is looked at again soon, in small portions: with 16 writers, 40,000 new
 objects take 2 ms (7 at the most), 400,000 took up to 44 ms.
 
+Who has a loop looks for young garbage while nothing else is to do, and now and then at everything, which takes as long
+as there is much that may be in cycles (a million such objects 0.2 s; rows are not such), but a hundredth of the time.
+
 Whoever goes through many rows at once, a page of some thousand, pauses it for the page: all of its rows are alive until
 it is done, so that looking through them finds nothing. That was a fifth of the time of a view's first computation.
 """

@@ -296,9 +296,9 @@ class Process:
 
     def _wake(self) -> None:
         if get_ident() != self._thread:
-            # In this order: whoever finds the event not set has still to be woken up by the hub, or sees it set later.
-            self._hub.wake()
+            # In this order: whoever finds the event set, and clears it, has still to be woken up by the hub.
             self._woken.set()
+            self._hub.wake()
 
     def _put(self, caller: Hashable, message: object) -> None:
         assert isinstance(caller, _Running)
@@ -452,7 +452,9 @@ class Process:
             received = self._poll_awake()
             if received or self._woken.is_set():
                 return received
-        due_ms = min(self._due_ms(), GATHER_MS) if self._own else self._due_ms()
+        due_ms = self._due_ms()
+        if self._own:
+            due_ms = min(due_ms, max(0, self._own_since_ms + GATHER_MS - self._clock()))
         return self._hub.poll(min(due_ms, CLIENTS_MS_MAX) if waits else due_ms)
 
     def _poll_awake(self) -> list[Received]:
@@ -477,7 +479,9 @@ class Process:
         passed on, and the other process is at work. Not later than that should be: who waits in the LTM waits for
         them."""
         now_ms = self._clock()
-        if now_ms >= self._own_since_ms + GATHER_MS or not self._submitting.is_gathering(now_ms):
+        if now_ms >= self._own_since_ms + GATHER_MS or len(self._own) >= LOCAL_PER_TURN_MAX:
+            return False
+        if not self._submitting.is_gathering(now_ms):
             return False
         own = self.name + "."
         return all(_waited_for_by_nobody(message) and not sender.startswith(own) for _, sender, message in self._own)

@@ -224,7 +224,17 @@ def test_a_directory_with_something_else_is_left_as_it_is(tmp_path: Path, names:
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(names)
 
 
-@pytest.mark.parametrize("left", [(), ("cluster.json.part",), ("cluster.json", "notes.txt"), ("hbase/conf", "logs")])
+@pytest.mark.parametrize(
+    "left",
+    [
+        (),
+        ("lost+found/x",),
+        ("ltm-2.toml",),
+        ("cluster.json.part",),
+        ("cluster.json", "notes.txt"),
+        ("hbase/conf", "logs"),
+    ],
+)
 def test_a_cluster_begins_in_an_empty_directory_or_goes_on_in_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...]
 ) -> None:
@@ -276,7 +286,7 @@ def test_no_cluster_can_be_in_a_file_or_where_no_directory_can_be_made(tmp_path:
 def test_a_damaged_file_of_a_cluster_is_named(directory: Path, damage: str, words: list[str]) -> None:
     (directory / "cluster.json").write_bytes(damage.encode(errors="surrogateescape"))
     assert refused(directory, *words).startswith(
-        f"{directory}/cluster.json is damaged: it does not say what the cluster has (restore it; or remove it, "
+        f"{directory}/cluster.json is damaged: it does not say what the cluster has (restore it; or end its processes, "
     )
 
 
@@ -287,19 +297,17 @@ def test_a_file_of_a_cluster_that_cannot_be_read_is_named(directory: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "has", "option", "role"),
-    [
-        (("--ltms", "1"), "2 LTMs", "--ltms", "ltm"),
-        (("--ltms", "3", "--view-managers", "0"), "1 view manager", "--view-managers", "view-manager"),
-    ],
+    ("asked", "more"),
+    [((None, None), []), ((2, 1), []), ((1, None), ["2 LTMs"]), ((1, 0), ["2 LTMs", "1 view manager"])],
 )
-def test_fewer_processes_than_there_are_are_refused(
-    directory: Path, words: tuple[str, ...], has: str, option: str, role: str
+def test_fewer_processes_than_there_are_end_none(
+    directory: Path, asked: tuple[int | None, int | None], more: list[str]
 ) -> None:
-    assert refused(directory, "up", *words) == (
-        f"the cluster in {directory} has {has}, and `up` takes none away (leave out {option}; "
-        f"a larger number adds some, as does: viewtide cluster add {role} --dir {directory})"
-    )
+    """Whoever starts a cluster by the same words again, after he has added one, finds it running."""
+    cluster = Development(directory)
+    processes = cluster._planned(*asked, None)
+    assert processes == ["ltm-1", "ltm-2", "vm-1"]
+    assert cluster.more_than(*asked) == more
 
 
 def test_as_many_processes_as_there_are_or_more_are_no_change_or_more(directory: Path) -> None:
