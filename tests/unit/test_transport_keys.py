@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from viewtide.ltm.keys import ADMIN, CLIENT, LTM, SERVER, Allowed, AllowList, Id
 from viewtide.ltm.transport import Hub, Received, new_keys
 
 WAIT_S = 10.0
+COMES_MAX = 3
 ANYWHERE = "tcp://127.0.0.1:0"
 
 
@@ -183,6 +185,15 @@ def test_nobody_takes_over_the_routing_id_of_another_key(guarded: Guarded) -> No
     admin, shop = guarded.allow("boss", ADMIN), guarded.allow("shop", CLIENT)
     context = zmq.Context()
     for keys, role in ((admin, ADMIN), (shop, CLIENT)):
+        assert _taken_for(guarded, context, keys) == Identity(keys.name, role)
+        guarded.poll_until(_gone(guarded))
+    context.term()
+
+
+def _taken_for(guarded: Guarded, context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> Identity:
+    """Whom the server hears when somebody says that he is the boss. On a busy machine a handshake may be given up, and
+    what he said is lost with it: he comes again."""
+    for _ in range(COMES_MAX):
         with context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.routing_id = b"the same"
@@ -190,9 +201,9 @@ def test_nobody_takes_over_the_routing_id_of_another_key(guarded: Guarded) -> No
             dealer.curve_serverkey = bytes.fromhex(guarded.keys.public)
             dealer.connect(guarded.server.address)
             dealer.send(b"\x01\x04boss\x01\0\0\0\x01\0\0\0x")
-            assert guarded.receive().who == Identity(keys.name, role)
-        guarded.poll_until(_gone(guarded))
-    context.term()
+            with suppress(AssertionError):
+                return guarded.receive().who
+    raise AssertionError(f"{keys.name} is never heard")
 
 
 def _gone(guarded: Guarded) -> Callable[[], bool]:
