@@ -94,7 +94,7 @@ class Development:
     @classmethod
     def attach(cls, directory: Path) -> Development:
         found = cls(directory)
-        if not (found.directory / _STATE).exists():
+        if not os.path.exists(found.directory / _STATE):  # Path.exists raises for a name that there cannot be
             raise OperationalError(f"there is no cluster in {directory}", hint=f"start one: {found.command('up')}")
         found._load()
         return found

@@ -6,6 +6,7 @@ A directory holds `NAME.key` for every key that was made there, and `allowed`, t
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import TextIO
@@ -76,9 +77,10 @@ class KeyDirectory:
         return shlex.join(["viewtide", "keys", *words, "--dir", str(self._directory)])
 
     def _check_there(self) -> None:
-        if self._directory.is_dir():
+        # Not those of Path, which raise for a name that there cannot be.
+        if os.path.isdir(self._directory):
             return
-        if self._directory.exists():
+        if os.path.exists(self._directory):
             raise OperationalError(f"{self._directory} is a file", hint="name the directory with the keys")
         raise OperationalError(
             f"there is no directory {self._directory}",

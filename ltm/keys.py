@@ -256,7 +256,8 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    if directory.exists() and not directory.is_dir():
+    # Not those of Path, which raise for a name that there cannot be: it is told below.
+    if os.path.exists(directory) and not os.path.isdir(directory):
         raise OperationalError(f"{directory} is a file", hint="keys are in a directory: choose another path")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

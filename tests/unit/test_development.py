@@ -275,6 +275,10 @@ def test_no_cluster_can_be_in_a_file_or_where_no_directory_can_be_made(tmp_path:
     assert refused(Path("/proc/x"), "up") == (
         "there cannot be a cluster in /proc/x: No such file or directory (choose another directory)"
     )
+    long = tmp_path / ("x" * 300)
+    assert refused(long, "up") == f"there cannot be a cluster in {long}: File name too long (choose another directory)"
+    for command in ("status", "down"):
+        assert refused(long, command).startswith(f"there is no cluster in {long}")
 
 
 @pytest.mark.parametrize(

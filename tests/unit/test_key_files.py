@@ -112,7 +112,9 @@ def test_keys_are_made_in_directories(tmp_path: Path, words: tuple[str, ...]) ->
     assert f"{file} is a file (keys are in a directory: choose another path)" in run(
         *words, "--dir", str(file), ok=False
     )
-    for wrong, why in ((f"{file}/x", "Not a directory"), ("/proc/x", "No such file or directory")):
+    long = f"{tmp_path}/{'x' * 300}"
+    whys = {f"{file}/x": "Not a directory", "/proc/x": "No such file or directory", long: "File name too long"}
+    for wrong, why in whys.items():
         said = run(*words, "--dir", wrong, ok=False)
         assert said == f"viewtide: cannot create {wrong}: {why} (choose another directory)\n"
 
@@ -124,6 +126,8 @@ def test_a_directory_that_there_is_not_is_no_empty_list(tmp_path: Path) -> None:
             f"viewtide: there is no directory {place} "
             f"(check its name; a first key makes it: viewtide keys new NAME --role ROLE --dir {place})\n"
         )
+    long = tmp_path / ("x" * 300)
+    assert f"there is no directory {long}" in run("list", "--dir", str(long), ok=False)
     place.touch()
     assert f"{place} is a file (name the directory with the keys)" in run("list", "--dir", str(place), ok=False)
 
